@@ -1,0 +1,42 @@
+# Every command sets the environment up first when it has to. TORCH=cpu, TORCH=cu126, ... choose another build of PyTorch.
+PYTHON ?= python3
+IN := .venv/bin/python
+
+.PHONY: ready browser lab test test-slow test-all gpu-check bench exercises book lint format
+.DEFAULT_GOAL := lab
+
+ready:
+	@$(PYTHON) .ci/bootstrap.py
+
+browser: ready
+	@$(IN) .ci/chromium.py
+
+lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
+	@$(IN) .ci/lab.py
+
+test: browser         ## what every change must pass
+	$(IN) -m pytest
+
+test-slow: browser    ## what test-all has beyond test
+	$(IN) -m pytest -m slow
+
+test-all: browser     ## everything
+	$(IN) -m pytest -m "slow or not slow"
+
+gpu-check: ready      ## launch and train on the GPUs of this machine
+	$(IN) -m pytest -m gpu --durations=0
+
+bench: ready          ## what a launch costs here, warm and cold, against torchrun
+	$(IN) .ci/bench.py
+
+exercises: ready      ## write exercises/ from solutions/
+	$(IN) .ci/exercises.py
+
+book: ready           ## run the lessons and write them as web pages into book/
+	$(IN) .ci/book.py
+
+lint: ready           ## style, types, notebooks without outputs, exercises in step
+	@$(IN) .ci/lint.py
+
+format: ready         ## mend what can be mended by itself
+	@$(IN) .ci/lint.py --fix
