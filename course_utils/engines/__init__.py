@@ -1,0 +1,84 @@
+"""Ways to start the ranks of a launch: the same script file, the same environment, the same files left behind.
+
+An engine takes a `Request` and gives a `Handle`. In the launch's folder every rank leaves `rankN.log` (what it printed),
+`rankN.jsonl` (what it reported), `rankN.error.json` (the exception that ended it) and `rankN.stack` (where it stood when stopped).
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass
+class Request:
+    """What an engine needs to start one launch. `env` is the whole environment of a rank, without the variables that name its place."""
+
+    script: str
+    args: list[str]
+    world_size: int
+    env: dict[str, str]
+    cwd: str
+    folder: str
+    timeout: float
+    package_path: str
+    kernel_pid: int
+    command: list[str] = field(default_factory=list)  # a launcher to run instead of starting the ranks ourselves
+    max_restarts: int = 0
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+class LaunchLost(Exception):
+    """The processes that watch over a launch ended without an answer."""
+
+
+def send_message(conn: socket.socket, payload: bytes) -> None:
+    conn.sendall(struct.pack("!I", len(payload)) + payload)
+
+
+def receive_message(conn: socket.socket) -> bytes:
+    """One message; raises LaunchLost when the other side is gone."""
+    return _receive(conn, struct.unpack("!I", _receive(conn, 4))[0])
+
+
+def _receive(conn: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        try:
+            chunk = conn.recv(size - len(data))
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            raise LaunchLost("the connection to the launch was lost")
+        data += chunk
+    return bytes(data)
+
+
+class Handle:
+    """A launch under way, reached through the socket of its supervisor."""
+
+    def __init__(self, conn: socket.socket, start: str):
+        self.conn = conn
+        self.start = start  # how the ranks were started, in words
+
+    def wait(self, seconds: float) -> dict[str, Any] | None:
+        """The outcome when the launch has ended within `seconds`, otherwise None. Raises LaunchLost."""
+        if not select.select([self.conn], [], [], seconds)[0]:
+            return None
+        return json.loads(receive_message(self.conn))
+
+    def stop(self) -> None:
+        """Ask the supervisor to end all ranks; `wait` then gives the outcome."""
+        try:
+            self.conn.send(b"stop")
+        except OSError:
+            pass  # it has ended already
+
+    def close(self) -> None:
+        self.conn.close()  # a supervisor whose kernel side is closed ends its ranks

@@ -1,0 +1,170 @@
+"""The warm server: imports torch once, and forks a supervisor for each launch, which forks its ranks.
+
+It never initialises CUDA and keeps one thread, for a fork is safe only then; when either fails it says so, and launches start cold.
+It ends with the kernel, and after ten idle minutes.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent.parent.parent)
+
+from course_utils.engines import LaunchLost, Request, receive_message, send_message  # noqa: E402
+from course_utils.engines.supervisor import supervise, watch_kernel  # noqa: E402
+
+IDLE_S = 600.0
+# What ranks import anyway. Never the course's own `workloads`, nor a student's module: a change there must be seen.
+PRELOAD = (
+    "numpy", "PIL.Image", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data.distributed", "torch._dynamo", "torch.optim", "torch.profiler",
+    "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distributed.pipelining", "torch.distributed.rpc", "torch.distributed.optim",
+    "torch.distributed.tensor.parallel", "torchvision", "torchvision.transforms.v2",
+)  # fmt: skip
+# torch and Python read these when they start, so a launch that changes one of them starts cold.
+FROZEN_PREFIXES = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_", "LD_", "MALLOC_", "LC_", "LANG", "NVIDIA_TF32")
+RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set again after a fork
+
+
+def frozen(env: dict[str, str]) -> dict[str, str]:
+    """The variables of `env` that a process forked from the server cannot take on."""
+    return {k: v for k, v in env.items() if k.startswith(FROZEN_PREFIXES) and k not in RENEWED and not k.startswith("TORCHELASTIC")}
+
+
+def preload() -> str:
+    """Import what ranks need. Returns why forking from here is not safe, or an empty string."""
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            if name in ("torch", "torch.distributed"):
+                return f"{name} could not be imported: {error}"
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        return f"importing torch started {threads - 1} more threads"
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia"):
+            return f"importing torch opened {target}"
+    return ""
+
+
+def renew_process(env: dict[str, str], cwd: str) -> None:
+    """Make a process forked from the server look new: environment, folder, threads, random numbers, caches."""
+    import random
+    import tempfile
+
+    import numpy
+    import torch
+    import torch.distributed as dist
+
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    time.tzset()
+    tempfile.tempdir = None
+    importlib.invalidate_caches()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "course_utils"]:
+        del sys.modules[name]  # a script gets the course's modules as they are now
+    sys.argv = [""]
+    random.seed()
+    numpy.random.seed()
+    torch.default_generator.seed()
+    torch.set_num_threads(int(env.get("OMP_NUM_THREADS", "1")))
+    dist.set_debug_level_from_env()
+
+
+class Server:
+    def __init__(self, control: socket.socket, kernel_pid: int):
+        self.control, self.kernel_pid = control, kernel_pid
+        self.launches: set[int] = set()
+
+    def run(self) -> None:
+        kernel_fd = watch_kernel(self.kernel_pid)
+        wake_r, wake_w = os.pipe()
+        for fd in (wake_r, wake_w):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        for source in (self.control, kernel_fd, wake_r):
+            if source is not None:
+                selector.register(source, selectors.EVENT_READ)
+        idle_since = time.monotonic()
+        while True:
+            ready = {key.fileobj for key, _ in selector.select(max(0.0, idle_since + IDLE_S - time.monotonic()))}
+            if kernel_fd in ready:
+                return
+            if wake_r in ready:
+                os.read(wake_r, 4096)
+                self._reap()
+            if self.control in ready:
+                message, fds, _, _ = socket.recv_fds(self.control, 1, 1)
+                if not message:
+                    return
+                for fd in fds:
+                    self._launch(socket.socket(fileno=fd), (self.control.fileno(), wake_r, wake_w), kernel_fd, selector)
+            if self.launches or ready:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since >= IDLE_S:
+                return
+
+    def _launch(self, conn: socket.socket, private: tuple[int, ...], kernel_fd: int | None, selector: selectors.BaseSelector) -> None:
+        pid = os.fork()
+        if pid:
+            self.launches.add(pid)
+            conn.close()
+            return
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            selector.close()
+            for fd in private:
+                os.close(fd)
+            request = Request(**json.loads(receive_message(conn)))
+            supervise(conn, request, kernel_fd, warm=True)
+        except LaunchLost:
+            pass
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(70)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        try:
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self.launches.discard(pid)
+        except ChildProcessError:
+            self.launches.clear()
+
+
+def main() -> None:
+    """`server.py FD KERNEL_PID`: answers once, ready or why not, and then forks a supervisor for each socket that it is sent."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(control.fileno(), False)
+    sys.path[0] = ""  # the place of the script's folder, which each rank sets for itself
+    why_not = preload()
+    gc.collect()
+    gc.freeze()  # the collector would otherwise touch, and so copy, the shared pages in every rank
+    send_message(control, json.dumps({"why_not": why_not}).encode())
+    if not why_not:
+        Server(control, int(sys.argv[2])).run()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What went wrong in a launch, in words: which rank was first, and where the others stood."""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+from .run import RankResult, Run
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
+# A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may be the consequence of another rank's end.
+_OWN_DEATH = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
+_ECHO_S = 0.5  # the others notice a lost connection within this time, sometimes before the death itself is seen
+
+
+class CourseError(Exception):
+    """An error that tells everything in its message; Jupyter shows that, without the course's own frames."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class LaunchError(CourseError, ValueError):
+    """A launch was asked for that cannot be started; nothing was."""
+
+
+class RankError(CourseError, RuntimeError):
+    """A launch failed. `rank` failed first (None when time ran out), for `cause`; `stacks` says where every other rank
+    stood (rank -> sentence); `traceback` is that rank's; `run` holds all records and logs until then."""
+
+    def __init__(self, run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]):
+        self.run, self.rank, self.cause, self.traceback, self.stacks = run, rank, cause, traceback, stacks
+        super().__init__(_message(run, rank, cause, traceback, stacks))
+
+
+def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
+    """The error for a launch that did not end well. `times` says when the end of a rank was seen (rank -> seconds since the epoch)."""
+    stacks = {r.rank: where(r.stack, r.rank) for r in run.ranks if r.stack}
+    if run.outcome == "timeout":
+        return RankError(run, None, f"the launch did not end within its timeout of {timeout:g} s", "", stacks)
+    if run.outcome == "log limit":
+        return RankError(run, None, "a rank printed more than 512 MB, and the launch was stopped", "", stacks)
+    failed = [r for r in run.ranks if not r.ok and (r.error or r.exitcode is not None)]
+    if not failed:
+        return RankError(run, None, "the launch ended before its ranks did", _tail(Path(run.path, "launcher.log")), stacks)
+
+    def when(r: RankResult) -> float:
+        if r.error:
+            return r.error["time"]
+        seen = times.get(r.rank, float("inf"))
+        return seen if r.signal and r.signal not in _OWN_DEATH else seen - _ECHO_S
+
+    first = min(failed, key=when)
+    stacks.pop(first.rank, None)
+    if first.error:
+        message = first.error["message"].strip()
+        return RankError(run, first.rank, f"{first.error['type']}: {message}" if message else first.error["type"], first.error["traceback"], stacks)
+    if first.signal:
+        hint = ". The system does that when memory runs out" if first.signal == "SIGKILL" else ""
+        return RankError(run, first.rank, f"killed by {first.signal}{hint}", _tail(Path(first.log)) if first.signal == "SIGSEGV" else "", stacks)
+    return RankError(run, first.rank, f"ended with exit code {first.exitcode}", "", stacks)
+
+
+def _tail(path: Path, lines: int = 20) -> str:
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]) -> str:
+    parts = [f"rank {rank} failed first: {cause}" if rank is not None else cause]
+    if traceback:
+        parts.append("\n" + traceback.rstrip() + "\n")
+    if stacks:
+        parts.append("Where each rank stood:" if rank is None else "Where the others stood:")
+        parts += [f"  {sentence}" for _, sentence in sorted(stacks.items())]
+    echoes = [r for r in run.ranks if r.rank != rank and r.error]
+    if echoes:
+        parts.append("Afterwards, most likely because of it:")
+        for r in echoes:
+            assert r.error is not None
+            first_line = (r.error["message"].strip().splitlines() or [""])[0][:160]
+            parts.append(f"  rank {r.rank}: {r.error['type']}: {first_line} (whole traceback: {r.log})")
+    if rank is None and run.outcome == "timeout":
+        parts.append("A rank that waits in a collective waits for a rank that does not call it. --timeout S gives the launch more time.")
+    return "\n".join(parts)
+
+
+@cache
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).resolve().parent)})
+
+
+def _is_students(file: str) -> bool:
+    return not file.startswith(("<", *_library_roots()))
+
+
+def where(dump: str, rank: int) -> str:
+    """A sentence from a faulthandler dump: `rank 0 waits in all_reduce: "dist.all_reduce(t)", line 12`."""
+    threads, frames = [], []
+    for text in dump.splitlines():
+        if text.startswith(("Thread ", "Current thread ")):
+            frames = []
+            threads.append(frames)
+        elif match := _FRAME.match(text):
+            frames.append((match["file"], int(match["line"]) if match["line"].isdigit() else 0, match["function"]))
+    main = next((t for t in threads if any(f.endswith("engines/child.py") for f, _, _ in t)), threads[0] if threads else [])
+    if any(function == "_linger" for _, _, function in main):
+        return f"rank {rank} had finished its script"
+    at = next((i for i, (file, _, _) in enumerate(main) if _is_students(file)), None)
+    if at is None:
+        return f"rank {rank} was starting or ending: no line of your script was being run"
+    file, line, _ = main[at]
+    source = linecache.getline(file, line).strip()
+    inside = [f for path, _, f in main[:at] if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
+    inside = [f for f in inside if f != "wrapper" and not f.startswith("<")]
+    does = f"waits in {inside[-1]}" if inside else "is in backward (under DDP it waits there for the others' gradients)" if "backward(" in source else "is"
+    return f"rank {rank} {does}: `{source}`, line {line} of {Path(file).name}"

@@ -1,0 +1,280 @@
+"""Launch a script on several ranks, stream what they print, stop them whatever happens, and return a `Run`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .engines import Handle, LaunchLost, Request, local, torchrun
+from .failure import LaunchError, RankError, explain
+from .folders import new_run_folder
+from .machine import Machine, Placement, place
+from .run import Provenance, RankResult, Run, Sweep
+from .stream import ProgressBar, Stream
+
+ENGINES = ("auto", "local", "cold", "torchrun")
+# What the kernel and a cluster's job leak into their children, and what would mislead a rank.
+_LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "COURSE_STORE", "COURSE_LINGER", "PYDEVD_")
+_LEAKED_NAMES = {
+    "MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
+POLL_S = 0.05
+
+
+def launch(
+    script: str | os.PathLike[str],
+    ranks: int | str = "auto",
+    args: Sequence[object] = (),
+    timeout: float = 120,
+    engine: str = "auto",
+    env: Mapping[str, str] | None = None,
+    nodes: int = 1,
+    gpus_per_rank: int | str = 1,
+    threads: int | None = None,
+    device: str = "auto",
+    max_restarts: int = 0,
+    check: bool = True,
+    quiet: bool = False,
+) -> Run:
+    """Run a script file on several ranks, as torchrun would, and wait for all of them.
+
+    script         path of a complete torch.distributed program
+    ranks          how many; "auto": one for each GPU where there are two or more, otherwise 2
+    args           its command line; every value is turned into a string
+    timeout        seconds from the start of the ranks until they are stopped and their stacks shown
+    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", or "auto": local, torchrun for restarts
+    env            variables to add for the ranks; None as a value removes one
+    gpus_per_rank  GPUs of each rank, or "all"
+    threads        threads of each rank; otherwise the cores are shared out
+    device         "auto", "cuda", "cpu", or "shared": all ranks on one GPU over gloo
+    max_restarts   how often torchrun restarts all ranks after a failure
+    check          False returns the Run of a failed launch instead of raising
+    quiet          True shows nothing while the ranks run
+
+    Raises LaunchError before anything starts when the arguments are wrong, RankError when a rank fails or time runs out
+    (its `.run` keeps the records), KeyboardInterrupt when you interrupt.
+    """
+    path = _checked_script(script)
+    _check_arguments(timeout, engine, nodes, max_restarts)
+    try:
+        placement = place(Machine.here(), ranks, gpus_per_rank, device, threads)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    folder = new_run_folder()
+    request = Request(
+        script=str(path),
+        args=[str(a) for a in args],
+        world_size=placement.ranks,
+        env=_environment(placement, env),
+        cwd=os.getcwd(),
+        folder=str(folder),
+        timeout=float(timeout),
+        package_path=str(Path(__file__).resolve().parent.parent),
+        kernel_pid=os.getpid(),
+        max_restarts=max_restarts,
+    )
+    if not quiet:
+        print(placement.sentence, flush=True)
+    if engine == "torchrun" or (engine == "auto" and max_restarts):
+        handle = torchrun.start(request)
+    else:
+        handle, why_cold = local.start(request, cold=engine == "cold")
+        if why_cold and not quiet:
+            print(f"Cold start, a few seconds slower: {why_cold}.", flush=True)
+    stream = Stream(folder, placement.ranks, quiet)
+    try:
+        with _deferred_interrupt() as interrupted:
+            outcome = _follow(handle, stream, interrupted)
+    finally:
+        handle.close()
+    run = _collect(request, placement, handle.start, outcome, stream.records)
+    run.save(folder / "run.json")
+    if run.outcome == "interrupted":
+        stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {folder}")
+        stop.run = run  # type: ignore[attr-defined]
+        raise stop
+    if check and not run.ok:
+        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items()}, request.timeout)
+    return run
+
+
+def _checked_script(script: str | os.PathLike[str]) -> Path:
+    path = Path(script).expanduser().resolve()
+    if not path.is_file():
+        raise LaunchError(f"there is no script {path}")
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}: {(error.text or '').strip()}" if isinstance(error, SyntaxError) and line else ""
+        raise LaunchError(f"{path.name} is not valid Python{where} ({getattr(error, 'msg', error)})") from None
+    return path
+
+
+def _check_arguments(timeout: float, engine: str, nodes: int, max_restarts: int) -> None:
+    if engine not in ENGINES:
+        raise LaunchError(f"unknown engine {engine!r}; choose {', '.join(ENGINES)}")
+    if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
+        raise LaunchError(f"timeout must be a number of seconds above 0; got {timeout!r}")
+    if nodes != 1:
+        raise LaunchError(f"engine {engine!r} starts ranks on this machine only; nodes must be 1, got {nodes!r}")
+    if not isinstance(max_restarts, int) or max_restarts < 0:
+        raise LaunchError(f"max_restarts must be a whole number from 0 on; got {max_restarts!r}")
+    if max_restarts and engine not in ("auto", "torchrun"):
+        raise LaunchError(f"engine {engine!r} does not restart ranks; leave the engine out or choose 'torchrun'")
+
+
+def _environment(placement: Placement, extra: Mapping[str, str] | None) -> dict[str, str]:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
+    loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        env.setdefault(name, loopback)  # ranks of one machine have no business on the network
+    env |= {"MPLBACKEND": "Agg", **placement.env}
+    for name, value in (extra or {}).items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = str(value)
+    return env
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """In the main thread, turn Ctrl-C into an event: an exception in the wrong place would leave a launch half stopped."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    previous = signal.signal(signal.SIGINT, lambda *_: event.set())
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _follow(handle: Handle, stream: Stream, interrupted: threading.Event) -> dict[str, Any]:
+    """Wait for the outcome, showing the ranks' output meanwhile."""
+    stopping = False
+    try:
+        while (outcome := handle.wait(POLL_S)) is None:
+            if interrupted.is_set() and not stopping:
+                stopping = True
+                handle.stop()
+            stream.pump()
+    except LaunchLost:
+        outcome = {"cause": "interrupted" if stopping else "lost", "wall_s": float("nan"), "ranks": {}}
+    stream.pump(last=True)
+    if interrupted.is_set() and outcome["cause"] == "":
+        outcome["cause"] = "interrupted"  # it came while the last ranks were ending
+    return outcome
+
+
+def _collect(request: Request, placement: Placement, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]) -> Run:
+    folder = Path(request.folder)
+    seen_by_torchrun = torchrun.exit_codes(folder) if request.command else {}
+    ended_well = request.command and outcome["ranks"].get("-1", {}).get("exitcode") == 0
+    ranks = []
+    for rank in range(request.world_size):
+        log = folder / f"rank{rank}.log"
+        log.touch()
+        status = outcome["ranks"].get(str(rank), {})
+        if request.command:
+            code = 0 if ended_well else seen_by_torchrun.get(rank)
+            name = signal.Signals(-code).name if code is not None and -code in set(signal.Signals) else None
+            status = {"exitcode": code, "signal": name}
+        result = RankResult(rank, status.get("exitcode"), status.get("signal"), records[rank], str(log))
+        error, stack = folder / f"rank{rank}.error.json", folder / f"rank{rank}.stack"
+        if error.exists() and not result.ok:
+            result.error = json.loads(error.read_text())
+            with open(log, "a") as file:
+                file.write(result.error["traceback"])
+        if stack.exists() and stack.stat().st_size:
+            result.stack = stack.read_text(errors="replace")
+        elif stack.exists():
+            stack.unlink()
+        ranks.append(result)
+    cause = outcome["cause"] or ("failed" if not all(r.ok for r in ranks) else "finished")
+    return Run(
+        ranks=ranks,
+        script=request.script,
+        args=request.args,
+        command=_by_hand(request, placement),
+        engine=start,
+        placement=placement.sentence,
+        wall_s=outcome["wall_s"],
+        path=request.folder,
+        outcome=cause,
+        provenance=Provenance.here(str(Machine.here())),
+    )
+
+
+def _by_hand(request: Request, placement: Placement) -> str:
+    """The command that repeats this launch from a terminal."""
+    hide = "CUDA_VISIBLE_DEVICES= " if placement.device == "cpu" else ""
+    restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""
+    return f"{hide}OMP_NUM_THREADS={placement.threads} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join(
+        [request.script, *request.args]
+    )
+
+
+_OWN_KEYS = ("ranks", "timeout", "engine", "env", "nodes", "gpus_per_rank", "threads", "device", "max_restarts")
+
+
+def sweep(
+    script: str | os.PathLike[str],
+    over: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
+    repeats: int = 3,
+    args: Sequence[object] = (),
+    **settings: Any,
+) -> Sweep:
+    """Launch a script at every point of a grid, `repeats` times, and return all runs.
+
+    over      {"ranks": [1, 2], "batch_size": [32, 64]} for every combination, or a list of points. Keys that are not arguments
+              of `launch` reach the script: batch_size=32 becomes `--batch-size 32`, True a bare flag, a list several values.
+    repeats   how often each point is run. Points are interleaved, so that a drift of the machine touches all alike.
+    settings  arguments of `launch` that hold for all points, for example timeout=60.
+    """
+    points = [dict(p) for p in over] if not isinstance(over, Mapping) else [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    if not points or repeats < 1:
+        raise LaunchError("a sweep needs at least one point and one repeat")
+    runs: list[list[Run]] = [[] for _ in points]
+    bar = ProgressBar(f"{len(points)} points x {repeats}: ")
+    total, done = len(points) * repeats, 0
+    shown: set[str] = set()
+    for _ in range(repeats):
+        for point, results in zip(points, runs, strict=True):
+            own = {k: v for k, v in point.items() if k in _OWN_KEYS}
+            extra = list(itertools.chain.from_iterable(_option(k, v) for k, v in point.items() if k not in _OWN_KEYS))
+            run = launch(script, args=[*args, *extra], quiet=True, **{**settings, **own})
+            if run.placement not in shown:
+                shown.add(run.placement)
+                print(run.placement, flush=True)
+            results.append(run)
+            done += 1
+            bar.show(done, total, last=done == total)
+    return Sweep(points, runs)
+
+
+def _option(key: str, value: Any) -> list[str]:
+    if value is None or value is False:
+        return []
+    name = "--" + key.replace("_", "-")
+    values = value if isinstance(value, (list, tuple)) else [] if value is True else [value]
+    return [name, *(str(v) for v in values)]
+
+
+def warm_up() -> None:
+    """Start the warm server in the background, so that the first launch finds it ready."""
+    local.server.begin()
+
+
+__all__ = ["LaunchError", "RankError", "launch", "sweep", "warm_up"]

@@ -1,0 +1,96 @@
+"""The cell magics `%%ranks` and `%%exercise`: parsing and calling, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .bundle import save_bundle
+from .failure import CourseError, LaunchError, RankError
+from .folders import save_script
+from .launch import ENGINES, launch
+from .run import Run
+
+
+class NothingFailed(CourseError, AssertionError):
+    """`--expect-error` was given, and the launch succeeded."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"{message}\n{self.format_usage().strip()}")
+
+
+def _ranks_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="%%ranks", add_help=False, usage="%%ranks N|auto [options] [-- arguments of the script]".replace("%", "%%"))
+    parser.add_argument("ranks", nargs="?", default="auto", type=lambda s: s if s == "auto" else int(s))
+    parser.add_argument("-o", "--output", metavar="NAME", help="bind the Run to this name, on failure too")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds from the start of the ranks")
+    parser.add_argument("--file", default="cell.py", metavar="NAME.py", help="keep the cell as this file, which later cells' scripts can import")
+    parser.add_argument("--no-launch", action="store_true", help="only keep the file")
+    parser.add_argument("--save", metavar="DIR", help="leave a folder that runs elsewhere: the script and what it imports")
+    parser.add_argument("--expect-error", action="store_true", help="the launch must fail; show the error, and do not stop the notebook")
+    parser.add_argument("--engine", default="auto", choices=ENGINES)
+    parser.add_argument("--gpus-per-rank", default=1, type=lambda s: s if s == "all" else int(s))
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu", "shared"])
+    parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--quiet", action="store_true")
+    return parser
+
+
+def ranks(line: str, cell: str, namespace: dict[str, Any]) -> Run | None:
+    """Run the cell, a complete program, on several ranks: `%%ranks auto -o run --timeout 60 -- --batch-size 64`."""
+    words = shlex.split(line)
+    at = words.index("--") if "--" in words else len(words)
+    options, args = _ranks_parser().parse_args(words[:at]), words[at + 1 :]
+    if options.output and not options.output.isidentifier():
+        raise LaunchError(f"-o {options.output!r} is not a name that Python can bind")
+    try:
+        script = save_script(cell, options.file)
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+    if options.save:
+        print(save_bundle(script, Path(options.save)))
+    if options.no_launch:
+        print(f"kept as {options.file}")
+        return None
+    run: Run | None = None
+    try:
+        run = launch(
+            script, options.ranks, args, timeout=options.timeout, engine=options.engine, gpus_per_rank=options.gpus_per_rank, threads=options.threads,
+            device=options.device, max_restarts=options.max_restarts, quiet=options.quiet,
+        )  # fmt: skip
+    except RankError as error:
+        run = error.run
+        if not options.expect_error:
+            raise
+        print(f"As expected, the launch failed.\n\n{error}")
+    except KeyboardInterrupt as stopped:
+        run = getattr(stopped, "run", None)
+        raise
+    else:
+        if options.expect_error:
+            raise NothingFailed("this launch was expected to fail, and it succeeded")
+    finally:
+        if options.output and run is not None:
+            namespace[options.output] = run
+    return None if options.output or options.expect_error else run
+
+
+def exercise(line: str, cell: str, namespace: dict[str, Any]) -> None:
+    """Keep the cell as the answer to an exercise and check it: `%%exercise 04.1`."""
+    from .check import check_exercise
+
+    words = shlex.split(line)
+    if len(words) != 1:
+        raise LaunchError("name one exercise, as in %%exercise 04.1")
+    check_exercise(words[0], cell, namespace)
+
+
+def register(shell: Any) -> None:
+    """Give the magics to an IPython shell."""
+    for function in (ranks, exercise):
+        shell.register_magic_function(lambda line, cell, f=function: f(line, cell, shell.user_ns), "cell", function.__name__)
