@@ -50,7 +50,9 @@ def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
     def when(r: RankResult) -> float:
         if r.error:
             return r.error["time"]
-        seen = times.get(r.rank, float("inf"))
+        if r.rank not in times:  # a launcher of its own tells no time; a rank that could not speak is then taken to be the first
+            return float("inf") if r.signal and r.signal not in _OWN_DEATH else 0.0
+        seen = times[r.rank]
         return seen if r.signal and r.signal not in _OWN_DEATH else seen - _ECHO_S
 
     first = min(failed, key=when)
