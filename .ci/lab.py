@@ -1,4 +1,5 @@
-"""Open JupyterLab on the course: on this machine's loopback only, with a token. Extra arguments go to `jupyter lab`.
+"""Open JupyterLab on the course: on this machine's loopback only, with a token. Extra arguments go to `jupyter lab`,
+and win over ours.
 
 PORT=8890 asks for a port (the next free one is taken when it is busy); BROWSER=no opens no browser.
 """
@@ -11,6 +12,7 @@ import secrets
 import socket
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +47,13 @@ def can_open_browser() -> bool:
     return desktop and not os.environ.get("SSH_CONNECTION")
 
 
-def arguments(port: int) -> list[str]:
+def socket_fits(folder: str) -> bool:
+    """Whether a kernel's Unix sockets can lie in `folder`: an address of one has room for 107 characters."""
+    return len(os.fsencode(os.path.join(folder, f"kernel-{uuid.uuid4()}-ipc-5"))) <= 107
+
+
+def arguments(port: int, runtime: str) -> list[str]:
+    """What `jupyter lab` is told."""
     result = [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.ip=127.0.0.1",
@@ -56,7 +64,7 @@ def arguments(port: int) -> list[str]:
     ]
     if os.geteuid() == 0:  # as on most cloud images
         result.append("--ServerApp.allow_root=True")
-    if sys.platform == "linux":  # no port that other users of this machine could reach
+    if sys.platform == "linux" and socket_fits(runtime):  # no port that other users of this machine could reach
         result.append("--KernelManager.transport=ipc")
     return result
 
@@ -68,19 +76,21 @@ def main() -> None:
     os.environ.setdefault("JUPYTERLAB_WORKSPACES_DIR", str(ROOT / ".lab" / "workspaces"))
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the kernel of this environment, also when the user has one of the same name
     port = free_port(wanted_port())
-    args = arguments(port)
-    if not can_open_browser():
-        args.append("--no-browser")
-        print("Open the address below in a browser.")
-        if os.environ.get("SSH_CONNECTION"):
-            host = os.environ["SSH_CONNECTION"].split()[2]
-            print(f"From your own computer, first forward the port:  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}", flush=True)
-    # A path to a kernel's socket may have 107 characters, and home directories may lie on a network: a short, local, private one.
-    with tempfile.TemporaryDirectory(prefix="course-lab-") as runtime:
-        os.environ.setdefault("JUPYTER_RUNTIME_DIR", runtime)
+    # Home directories may lie on a network, where sockets fail, and have long paths: a local folder, private to this user.
+    usual = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(prefix="course-lab-", dir=usual if socket_fits(os.path.join(usual, "course-lab-12345678")) else "/tmp") as own:
+        runtime = os.environ.setdefault("JUPYTER_RUNTIME_DIR", own)
+        args = arguments(port, runtime)
+        if not can_open_browser():
+            args.append("--no-browser")
+            print("Open the last address that is printed below in a browser; Ctrl-C here ends JupyterLab.", flush=True)
+            if os.environ.get("SSH_CONNECTION"):
+                host = os.environ["SSH_CONNECTION"].split()[2]
+                print(f"From your own computer, first forward the port:  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}", flush=True)
         from jupyterlab.labapp import LabApp
 
-        LabApp.launch_instance(args + sys.argv[1:])
+        given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+        LabApp.launch_instance([argument for argument in args if argument.partition("=")[0] not in given] + sys.argv[1:])
 
 
 if __name__ == "__main__":

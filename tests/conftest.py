@@ -1,0 +1,104 @@
+"""What all tests share: the course's folder, GPUs counted without touching CUDA, and the hunt for processes left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+import uuid
+from pathlib import Path
+from types import ModuleType
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = "COURSE_TEST_MARK"
+
+
+def load_tool(name: str) -> ModuleType:
+    """A script of .ci/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def skip_or_fail(reason: str) -> None:
+    """Skip aloud; in CI, where nothing may be skipped for want of a program, fail."""
+    if in_ci():
+        pytest.fail(f"{reason} (in CI this may not be skipped)", pytrace=False)
+    pytest.skip(reason)
+
+
+class Descendants:
+    """Processes that carry this object's mark in their environment: all that were started with `env`, orphans too."""
+
+    def __init__(self) -> None:
+        self.value = uuid.uuid4().hex
+        self.env = {MARK: self.value}
+
+    def alive(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.value and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+    def wait_gone(self, seconds: float) -> list[str]:
+        """Wait until none is left; returns the command lines of those that remain after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while (alive := self.alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return [_describe(process) for process in alive]
+
+    def kill(self) -> None:
+        for process in self.alive():
+            try:
+                process.kill()
+            except psutil.Error:
+                pass
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())[:200]}"
+    except psutil.Error:
+        return f"{process.pid} (just gone)"
+
+
+@pytest.fixture
+def descendants():
+    """A mark for processes (`subprocess.Popen(..., env=os.environ | descendants.env)`); whatever still lives at the end is killed."""
+    mark = Descendants()
+    yield mark
+    mark.kill()
+
+
+def gpu_count() -> int:
+    """GPUs by NVML, which leaves CUDA alone."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetCount())
+    except Exception:
+        return 0
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("gpu")
+    if marker:
+        need, there = (marker.args or (1,))[0], gpu_count()
+        if there < need:
+            pytest.skip(f"needs {need} GPU{'s' * (need > 1)}, and here are {there}")

@@ -1,0 +1,154 @@
+"""Runs every lesson, exercise and solution from top to bottom under nbval, in the kernel of this environment.
+
+Every cell must run without an error, the claims that a notebook makes are counted, and nothing may live on after it. An exercise
+is run as it is handed out: its blanks must answer "not done yet", not end in a stack trace.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Descendants
+
+CELL_TIMEOUT_S = 180
+LONG = ("01", "07", "11", "12")  # compile or start other frameworks
+LIMIT_S = {"notebooks": 75, "exercises": 75, "solutions": 20}  # on 2 idle cores
+SLACK = 4  # a busy or slow machine may take this many times as long before the test fails
+
+NOTEBOOKS = sorted(path for folder in LIMIT_S for path in (ROOT / folder).glob("*.ipynb"))
+LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@dataclass
+class Outcome:
+    """What a run of a notebook left: pytest's own words, seconds, and the claims (the lines of COURSE_CLAIMS_FILE)."""
+
+    ok: bool
+    text: str
+    seconds: float
+    left: list[str]
+    claims: list[dict[str, str]] = field(default_factory=list)
+
+    def summary(self) -> str:
+        counts = Counter(claim["status"] for claim in self.claims)
+        return f"{self.seconds:.0f} s, claims: " + (", ".join(f"{n} {status}" for status, n in sorted(counts.items())) or "none")
+
+
+def limit_s(path: Path) -> float:
+    return 120 if path.name[:2] in LONG and path.parent.name != "solutions" else LIMIT_S[path.parent.name]
+
+
+def run_notebook(path: Path, folder: Path, descendants: Descendants, extra_env: dict[str, str] | None = None, patience_s: float = 10) -> Outcome:
+    """Run one notebook under nbval in a pytest of its own, so that its kernel and all that it starts can be told apart."""
+    claims = folder / "claims.jsonl"
+    claims.unlink(missing_ok=True)
+    env = os.environ | descendants.env | {"COURSE_CLAIMS_FILE": str(claims), "COURSE_NOTEBOOK": path.name} | (extra_env or {})
+    env.pop("PYTEST_ADDOPTS", None)
+    command = [sys.executable, "-m", "pytest", str(path), "--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
+    # Nothing of this repository's own pytest settings, and no cache left beside the notebook.
+    command += ["-q", "--tb=short", "-o", "addopts=", "-o", f"timeout={2 * CELL_TIMEOUT_S}", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+    start = time.perf_counter()
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        try:
+            text, _ = child.communicate(timeout=SLACK * limit_s(path))
+        except subprocess.TimeoutExpired:
+            descendants.kill()
+            text = f"{child.communicate()[0]}\nstopped after {SLACK * limit_s(path)} s, {SLACK} times what it may take"
+    seconds = time.perf_counter() - start
+    left = descendants.wait_gone(patience_s)
+    found = [json.loads(line) for line in claims.read_text().splitlines()] if claims.exists() else []
+    return Outcome(child.returncode == 0, text, seconds, left, found)
+
+
+def show(capsys: pytest.CaptureFixture[str], path: Path, outcome: Outcome) -> None:
+    """The run time and the claims, also when the test passes."""
+    with capsys.disabled():
+        print(f"\n  {name(path)}: {outcome.summary()}")
+        for claim in outcome.claims:
+            if claim["status"] != "shown":
+                print(f"    {claim['status']}: {claim['sentence']} {claim.get('detail') or ''}".rstrip())
+        if outcome.seconds > limit_s(path):
+            print(f"    longer than the {limit_s(path):.0f} s that it may take on 2 idle cores")
+
+
+def check(path: Path, outcome: Outcome) -> None:
+    assert outcome.ok, outcome.text[-6000:]
+    assert not outcome.left, f"left running: {outcome.left}"
+    assert not re.search(r"^[^\n]*\b0 passed|no tests ran", outcome.text, re.M), f"no cell was run: {outcome.text}"
+
+
+@pytest.mark.notebooks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
+def test_notebook_runs(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = run_notebook(path, tmp_path, descendants)
+    show(capsys, path, outcome)
+    check(path, outcome)
+    if path.parent.name == "notebooks":
+        assert outcome.claims, "a lesson without a claim checks nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.notebooks
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("path", LESSONS, ids=name)
+def test_every_claim_is_shown_in_one_of_three_runs(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+    """A claim that is never shown is no claim. Those that do not apply to this machine (skipped) are left out."""
+    unseen: dict[str, str] = {}
+    for repeat in range(3):
+        outcome = run_notebook(path, tmp_path, descendants)
+        show(capsys, path, outcome)
+        check(path, outcome)
+        missing = {claim["sentence"]: str(claim.get("detail") or "") for claim in outcome.claims if claim["status"] == "not shown"}
+        unseen = missing if repeat == 0 else {sentence: detail for sentence, detail in missing.items() if sentence in unseen}
+        if not unseen:
+            return
+    pytest.fail(f"not shown in three runs of three: {unseen}", pytrace=False)
+
+
+@pytest.mark.slow
+@pytest.mark.notebooks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.parent.name == "solutions"], ids=name)
+def test_solution_runs_cold(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+    """With every rank a new Python: what a fork would hide (inherited state, unguarded scripts) shows."""
+    before = time.time()
+    outcome = run_notebook(path, tmp_path, descendants, {"COURSE_ENGINE": "cold"})
+    show(capsys, path, outcome)
+    check(path, outcome)
+    runs = [file for file in (ROOT / "runs" / path.stem).rglob("run.json") if file.stat().st_mtime >= before]
+    engines = Counter(json.loads(file.read_text())["engine"] for file in runs)
+    assert runs and not any("warm" in engine for engine in engines), f"launches were {dict(engines)}"
+
+
+def test_a_failing_cell_and_a_process_left_behind_are_seen(tmp_path: Path, descendants: Descendants) -> None:
+    """The runner itself: it must not pass what it is there to catch."""
+    import nbformat
+
+    def notebook(*sources: str) -> Path:
+        (tmp_path / "notebooks").mkdir(exist_ok=True)
+        path = tmp_path / "notebooks" / "99_made_up.ipynb"
+        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path)
+        return path
+
+    claim = "import json, os; open(os.environ['COURSE_CLAIMS_FILE'], 'a').write(json.dumps({'sentence': 'one', 'status': 'shown'}) + chr(10))"
+    good = run_notebook(notebook("x = 1", claim), tmp_path, descendants)
+    check(Path("notebooks/99.ipynb"), good)
+    assert good.summary().endswith("claims: 1 shown")
+    bad = run_notebook(notebook("x = 1", "x / 0"), tmp_path, descendants)
+    assert not bad.ok and "ZeroDivisionError" in bad.text
+    lingering = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    assert "time.sleep(60)" in str(run_notebook(notebook(lingering), tmp_path, descendants, patience_s=1).left)
