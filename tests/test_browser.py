@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,8 @@ def chromium() -> str:
 class Lab:
     """A running JupyterLab: its process, and the address with its token."""
 
-    def __init__(self, folder: Path, descendants: Descendants, *arguments: str):
-        self.descendants = descendants
-        self.runtime = runtime = Path(tempfile.mkdtemp(prefix="course-"))  # short: kernels' sockets lie here
+    def __init__(self, folder: Path, runtime: Path, descendants: Descendants, *arguments: str):
+        self.runtime, self.descendants = runtime, descendants
         # A home of its own: the test neither sees nor touches the settings of whoever runs it.
         home = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
         env = os.environ | descendants.env | home | {"JUPYTER_RUNTIME_DIR": str(runtime), "BROWSER": "no", "PORT": "8899"}
@@ -83,8 +82,15 @@ class Lab:
         """End it as Ctrl-C does when it was answered with yes; returns what is left of it and of its kernels."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(30)
-        shutil.rmtree(self.runtime)
         return self.descendants.wait_gone(10)
+
+
+@pytest.fixture
+def start_lab(tmp_path: Path, descendants: Descendants) -> Iterator[Callable[..., Lab]]:
+    """Starts a JupyterLab with more arguments; what a failed test leaves of it is ended and removed."""
+    with tempfile.TemporaryDirectory(prefix="lab-") as runtime:  # short: kernels' sockets lie here
+        yield lambda *arguments: Lab(tmp_path, Path(runtime), descendants, *arguments)
+        descendants.kill()
 
 
 @pytest.fixture
@@ -168,9 +174,9 @@ def lessons() -> list[Any]:
 
 
 @pytest.mark.parametrize("lesson", lessons())
-def test_lesson_runs_in_the_browser(lesson: Path, tmp_path: Path, page: Any, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lesson_runs_in_the_browser(lesson: Path, tmp_path: Path, page: Any, start_lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of_lessons(tmp_path)
-    lab = Lab(tmp_path, descendants, f"--ServerApp.root_dir={root}", "--expose-app-in-browser")
+    lab = start_lab(f"--ServerApp.root_dir={root}", "--expose-app-in-browser")
     start = time.perf_counter()
     state = run_all(page, lab, f"notebooks/{lesson.name}")
     seconds = time.perf_counter() - start
@@ -186,10 +192,10 @@ def test_lesson_runs_in_the_browser(lesson: Path, tmp_path: Path, page: Any, des
         print(f"\n  {lesson.stem} in the browser: {seconds:.0f} s, {figures} figures, screenshot in artifacts/")
 
 
-def test_lab_opens_on_the_course_with_its_own_defaults(tmp_path: Path, page: Any, descendants: Descendants) -> None:
+def test_lab_opens_on_the_course_with_its_own_defaults(page: Any, start_lab: Callable[..., Lab]) -> None:
     """As `make lab` opens it: the README as a page, no news pop-up, a kernel that no other user can reach."""
     before = {path: path.stat().st_mtime_ns for path in ROOT.glob("*") if path.is_file()}
-    lab = Lab(tmp_path, descendants)
+    lab = start_lab()
     page.goto(lab.address("lab"))
     page.goto(lab.info["url"] + "lab/tree/README.md")
     page.wait_for_selector(".jp-MarkdownViewer h1", timeout=READY_S * 1000)
