@@ -34,7 +34,7 @@ ORDINARY_INDEX = "https://pypi.org/simple"
 PYTHONS = ("3.12", "3.13", "3.11")  # what the course runs on, the first choice first
 
 # What the environment takes, download and disk, in GB: with CUDA (the ordinary build on Linux), and without.
-SIZES = {"cuda": (3.2, 5.8), "cpu": (0.5, 1.3)}
+SIZES = {"cuda": (3.2, 5.8), "cpu": (0.5, 1.5)}
 
 
 def say(text: str) -> None:

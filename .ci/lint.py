@@ -47,8 +47,8 @@ def lint_scripts(fix: bool) -> bool:
         for notebook in notebooks():
             for name, text in scripts(notebook):
                 (Path(folder) / name).write_text(text)
-        # Blanks leave imports unused in an exercise, and a cell may import what a cell beside it saved.
-        ignored = "--extend-ignore=I001,E402,F401"
+        # As in the cells of notebooks. F401: blanks leave imports unused in an exercise.
+        ignored = "--extend-ignore=F401,E402,E401,I001,B007,B023,B905,C408"
         return run(
             tool("ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--no-cache", "--output-format=concise", ignored, folder),
             "ruff check, scripts in cells",
@@ -64,7 +64,7 @@ def main() -> int:
         lint_scripts(fix),
     ]
     if found:
-        results.append(run(tool("nbstripout", *([] if fix else ["--verify"]), *found), "nbstripout: no outputs in notebooks"))
+        results.append(run(tool("nbstripout", "--keep-id", *([] if fix else ["--verify"]), *found), "nbstripout: no outputs in notebooks"))
     results.append(run([sys.executable, ".ci/exercises.py", *([] if fix else ["--check"])], "exercises"))
     results.append(run(tool("mypy"), "mypy"))
     return int(not all(results))

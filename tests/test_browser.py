@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,11 +54,11 @@ def chromium() -> str:
 class Lab:
     """A running JupyterLab: its process, and the address with its token."""
 
-    def __init__(self, folder: Path, runtime: Path, descendants: Descendants, *arguments: str):
+    def __init__(self, folder: Path, runtime: Path, descendants: Descendants, *arguments: str, port: int = 8899):
         self.runtime, self.descendants = runtime, descendants
         # A home of its own: the test neither sees nor touches the settings of whoever runs it.
         home = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
-        env = os.environ | descendants.env | home | {"JUPYTER_RUNTIME_DIR": str(runtime), "BROWSER": "no", "PORT": "8899"}
+        env = os.environ | descendants.env | home | {"JUPYTER_RUNTIME_DIR": str(runtime), "BROWSER": "no", "PORT": str(port)}
         self.log = folder / "lab.log"
         with open(self.log, "wb") as log:
             command = [sys.executable, str(ROOT / ".ci" / "lab.py"), *arguments]
@@ -89,7 +90,7 @@ class Lab:
 def start_lab(tmp_path: Path, descendants: Descendants) -> Iterator[Callable[..., Lab]]:
     """Starts a JupyterLab with more arguments; what a failed test leaves of it is ended and removed."""
     with tempfile.TemporaryDirectory(prefix="lab-") as runtime:  # short: kernels' sockets lie here
-        yield lambda *arguments: Lab(tmp_path, Path(runtime), descendants, *arguments)
+        yield lambda *arguments, **options: Lab(tmp_path, Path(runtime), descendants, *arguments, **options)
         descendants.kill()
 
 
@@ -193,9 +194,11 @@ def test_lesson_runs_in_the_browser(lesson: Path, tmp_path: Path, page: Any, sta
 
 
 def test_lab_opens_on_the_course_with_its_own_defaults(page: Any, start_lab: Callable[..., Lab]) -> None:
-    """As `make lab` opens it: the README as a page, no news pop-up, a kernel that no other user can reach."""
+    """As `make lab` opens it: the README as a page, no news pop-up, a kernel that no other user can reach, another port when one is taken."""
     before = {path: path.stat().st_mtime_ns for path in ROOT.glob("*") if path.is_file()}
-    lab = start_lab()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        lab = start_lab(port=taken.getsockname()[1])
+        assert lab.info["port"] != taken.getsockname()[1]
     page.goto(lab.address("lab"))
     page.goto(lab.info["url"] + "lab/tree/README.md")
     page.wait_for_selector(".jp-MarkdownViewer h1", timeout=READY_S * 1000)
