@@ -61,6 +61,7 @@ def test_a_good_gpu():
         ({"driver": "535.183.01"}, CU132, "needs driver 580 or newer"),
         ({"driver": "520.1"}, Torch("2.11.0+cu126", "12.6", ("sm_90",)), "needs driver 525 or newer"),
         ({"name": "Tesla P100", "capability": (6, 0)}, CU132, "no code for it (it has sm_75"),
+        ({"name": "Tesla P100", "capability": (6, 0), "driver": "535.1"}, CU132, "no code for it"),  # a new driver would not help
         ({"usable": False, "reason": "CUDA error: out of memory"}, CU132, "out of memory"),
         ({}, Torch("2.15.0+cpu"), "a build without CUDA"),
     ],

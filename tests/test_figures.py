@@ -151,6 +151,10 @@ def test_overlapping_bars_are_no_finding():
     assert title(figures.bars({"a": Samples([1, 2, 3]), "b": Samples([1.5, 2.5, 3.5])})) == "No clear difference between a and b"
 
 
+def test_numbers_without_a_unit_are_set_side_by_side():
+    assert title(figures.bars({"batch 64": 0.61, "batch 512": 0.42}, unit="")) == "Batch 512: 0.42 against 0.61 for batch 64"
+
+
 def test_bars_refuse_what_they_cannot_show():
     with pytest.raises(KeyError, match="guess is about 'c'"):
         figures.bars({"a": 1.0}, guess={"c": 2})
@@ -394,6 +398,14 @@ def test_diff_counts_lines(tmp_path):
         "+ model = DDP(net())",
         "  train(model)",
     ]
+
+
+def test_diff_calls_scripts_as_the_learner_does(tmp_path):
+    paths = [tmp_path / name for name in ("plain-0a1b2c3d.py", "ddp-ffffffff.py", "ddp-00000000.py")]
+    for path in paths:
+        path.write_text("x = 1\n")
+    assert figures.diff(paths[0], paths[1]).names == ("plain.py", "ddp.py")
+    assert figures.diff(paths[1], paths[2]).names == ("ddp-ffffffff.py", "ddp-00000000.py")
 
 
 def test_diff_folds_long_unchanged_stretches_and_escapes():

@@ -57,7 +57,7 @@ class Report:
         body = ""
         for row in self.rows:
             cure = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(row.cure))
-            sign = f"<b style='color:{_COLORS[row.status]}'>{_SIGNS[row.status]} {row.status}</b>"
+            sign = f"<b style='color:{_COLORS[row.status]};white-space:nowrap'>{_SIGNS[row.status]} {row.status}</b>"
             body += f"<tr><th {cells}>{html.escape(row.name)}</th><td {cells}>{sign}</td><td {cells}>{html.escape(row.found)}</td><td {cells}>{cure}</td></tr>"
         head = "".join(f"<th {cells}>{name}</th>" for name in ("", "", "found", "cure"))
         return f"<p><b>{html.escape(self.headline)}</b></p><table><tr>{head}</tr>{body}</table>"

@@ -89,14 +89,14 @@ def _gpu(gpu: Gpu, torch: Torch) -> Row:
     text = f"{gpu.name}, {gpu.memory_bytes / GIB:.0f} GiB, compute capability {capability}, driver {gpu.driver}"
     if torch.asked and not torch.cuda:
         return Row(name, "problem", f"{text}; torch is a build without CUDA and cannot use it", f"`{REINSTALL}`")
+    if torch.arch and not arch_fits(gpu.capability, torch.arch):  # before the driver: a new one would not help
+        wrong = f"{text}; this torch has no code for it (it has {', '.join(torch.arch)})"
+        return Row(name, "problem", wrong, f"`{REINSTALL}`, which picks a build for this GPU if there is one")
     needed = DRIVER_FOR_CUDA.get(numbers_of(torch.cuda)[0], 0) if torch.cuda else 0
     driver = numbers_of(gpu.driver)
     if driver and driver[0] < needed:
         cure = f"install driver {needed} or newer, or a torch that fits this driver: `{REINSTALL}`"
         return Row(name, "problem", f"{text}; torch for CUDA {torch.cuda} needs driver {needed} or newer", cure)
-    if torch.arch and not arch_fits(gpu.capability, torch.arch):
-        wrong = f"{text}; this torch has no code for it (it has {', '.join(torch.arch)})"
-        return Row(name, "problem", wrong, f"`{REINSTALL}`, which picks a build for this GPU if there is one")
     if not gpu.usable:
         cure = f"check that `nvidia-smi` lists it and that no other program holds it; if that does not help, `{REINSTALL}`"
         return Row(name, "problem", f"{text}; a trial computation failed: {gpu.reason}", cure)

@@ -278,7 +278,7 @@ def _bars_finding(values: Mapping[Any, Value], unit: str) -> str:
         first, last = (pick(labels, key=lambda k: middle(values[k])) for pick in (min, max))
     if not _apart(values[first], values[last]):
         return f"No clear difference between {first} and {last}"
-    if middle(values[first]) <= 0:
+    if not unit or middle(values[first]) <= 0:  # a ratio of losses or accuracies would mean little
         return f"{last}: {number(middle(values[last]))} against {number(middle(values[first]))} for {first}"
     what = {"s": "time", "ms": "time", "µs": "time"}.get(unit, unit or "value")
     return f"{last}: {middle(values[last]) / middle(values[first]):.2g} times the {what} of {first}"

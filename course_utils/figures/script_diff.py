@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,10 @@ def diff(before: str | Path, after: str | Path) -> Diff:
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}; run the cell that saves it first")
     texts = [path.read_text(encoding="utf-8") for path in paths]
-    return Diff(texts[0], texts[1], (paths[0].name, paths[1].name))
+    # A launch keeps its script as ddp-1a2b3c4d.py; the learner knows it as ddp.py.
+    short = [re.sub(r"-[0-9a-f]{8}(?=\.py$)", "", path.name) for path in paths]
+    names = short if short[0] != short[1] else [path.name for path in paths]
+    return Diff(texts[0], texts[1], (names[0], names[1]))
 
 
 def _lines(n: int) -> str:
