@@ -6,7 +6,9 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 KEEP = 50  # launches kept for each notebook
@@ -56,7 +58,7 @@ def save_script(source: str, name: str = "cell.py") -> Path:
     path = folder / f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
     for target in [path] + ([folder / f"{stem}.py"] if stem != "cell" else []):
         if not target.exists() or target.read_text() != source:
-            partial = target.with_name(f".{target.name}.{os.getpid()}")
+            partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
             partial.write_text(source)
             partial.replace(target)
     os.utime(path)
@@ -74,12 +76,21 @@ def new_run_folder() -> Path:
             break
         except FileExistsError:
             continue
-    launches = sorted((p for p in parent.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime)
-    for old in launches[:-KEEP]:
+    for old in _by_age(parent.iterdir())[:-KEEP]:
         # run.json is written at the end: a folder without it may belong to a launch that still runs.
-        if (old / "run.json").exists() or time.time() - old.stat().st_mtime > 7 * 86400:
+        if (old / "run.json").exists() or time.time() - _changed(old) > 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
-    scripts = sorted(notebook_folder().glob("*-????????.py"), key=lambda p: p.stat().st_mtime)
-    for old in scripts[: -4 * KEEP]:
+    for old in _by_age(notebook_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)
     return folder
+
+
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=_changed)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # another launch has just removed it
+        return 0.0

@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .stream import ProgressBar, Stream
 
 ENGINES = ("auto", "local", "cold", "torchrun")
 # What the kernel and a cluster's job leak into their children, and what would mislead a rank.
-_LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "COURSE_STORE", "COURSE_LINGER", "PYDEVD_")
+_LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "COURSE_STORE", "COURSE_LINK", "PYDEVD_")
 _LEAKED_NAMES = {
     "MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE",
     "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
@@ -36,7 +36,7 @@ def launch(
     args: Sequence[object] = (),
     timeout: float = 120,
     engine: str = "auto",
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     nodes: int = 1,
     gpus_per_rank: int | str = 1,
     threads: int | None = None,
@@ -64,9 +64,10 @@ def launch(
     (its `.run` keeps the records), KeyboardInterrupt when you interrupt.
     """
     path = _checked_script(script)
-    _check_arguments(timeout, engine, nodes, max_restarts)
+    _check_arguments(args, timeout, engine, env, nodes, max_restarts)
+    machine = Machine.here()
     try:
-        placement = place(Machine.here(), ranks, gpus_per_rank, device, threads)
+        placement = place(machine, ranks, gpus_per_rank, device, threads)
     except ValueError as error:
         raise LaunchError(str(error)) from None
     folder = new_run_folder()
@@ -75,7 +76,7 @@ def launch(
         args=[str(a) for a in args],
         world_size=placement.ranks,
         env=_environment(placement, env),
-        cwd=os.getcwd(),
+        cwd=_working_folder(),
         folder=str(folder),
         timeout=float(timeout),
         package_path=str(Path(__file__).resolve().parent.parent),
@@ -84,20 +85,26 @@ def launch(
     )
     if not quiet:
         print(placement.sentence, flush=True)
-    if engine == "torchrun" or (engine == "auto" and max_restarts):
-        handle = torchrun.start(request)
-    else:
-        handle, why_cold = local.start(request, cold=engine == "cold")
-        if why_cold and not quiet:
-            print(f"Cold start, a few seconds slower: {why_cold}.", flush=True)
+    through_torchrun = engine == "torchrun" or (engine == "auto" and max_restarts > 0)
+    asked_for_new = engine == "cold" or through_torchrun
+    why_cold = "" if asked_for_new else local.server.why_cold(request)
     stream = Stream(folder, placement.ranks, quiet)
-    try:
-        with _deferred_interrupt() as interrupted:
+    # From here on an interrupt has to end the ranks first, and waits for its turn.
+    with _deferred_interrupt() as interrupted:
+        if through_torchrun:
+            handle = torchrun.start(request)
+        elif asked_for_new:
+            handle = local.start_cold(request)
+        else:
+            handle, why_cold = local.start(request, why_cold)
+        try:
+            if why_cold and not quiet:
+                print(f"Cold start, a few seconds slower: {why_cold}.", flush=True)
             outcome = _follow(handle, stream, interrupted)
-    finally:
-        handle.close()
-    run = _collect(request, placement, handle.start, outcome, stream.records)
-    run.save(folder / "run.json")
+        finally:
+            handle.close()
+        run = _collect(request, placement, str(machine), handle.start, outcome, stream.records)
+        run.save(folder / "run.json")
     if run.outcome == "interrupted":
         stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {folder}")
         stop.run = run  # type: ignore[attr-defined]
@@ -107,9 +114,20 @@ def launch(
     return run
 
 
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError("the kernel's working folder has been removed; go to another one with %cd") from None
+
+
 def _checked_script(script: str | os.PathLike[str]) -> Path:
-    path = Path(script).expanduser().resolve()
-    if not path.is_file():
+    try:
+        path = Path(script).expanduser().resolve()
+        there = path.is_file()
+    except (TypeError, ValueError, OSError) as error:
+        raise LaunchError(f"{script!r} is not the path of a script ({error})") from None
+    if not there:
         raise LaunchError(f"there is no script {path}")
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
@@ -120,20 +138,24 @@ def _checked_script(script: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check_arguments(timeout: float, engine: str, nodes: int, max_restarts: int) -> None:
+def _check_arguments(args: Sequence[object], timeout: float, engine: str, env: Mapping[str, str | None] | None, nodes: int, max_restarts: int) -> None:
+    if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
+        raise LaunchError(f"args must be a list, one element for each word of the command line; got {args!r}")
+    if env is not None and not (isinstance(env, Mapping) and all(isinstance(name, str) and name and "=" not in name for name in env)):
+        raise LaunchError(f"env must be a dict of names and values, as in {{'NCCL_DEBUG': 'INFO'}}; got {env!r}")
     if engine not in ENGINES:
         raise LaunchError(f"unknown engine {engine!r}; choose {', '.join(ENGINES)}")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise LaunchError(f"timeout must be a number of seconds above 0; got {timeout!r}")
     if nodes != 1:
         raise LaunchError(f"engine {engine!r} starts ranks on this machine only; nodes must be 1, got {nodes!r}")
-    if not isinstance(max_restarts, int) or max_restarts < 0:
+    if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
         raise LaunchError(f"max_restarts must be a whole number from 0 on; got {max_restarts!r}")
     if max_restarts and engine not in ("auto", "torchrun"):
         raise LaunchError(f"engine {engine!r} does not restart ranks; leave the engine out or choose 'torchrun'")
 
 
-def _environment(placement: Placement, extra: Mapping[str, str] | None) -> dict[str, str]:
+def _environment(placement: Placement, extra: Mapping[str, str | None] | None) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
     loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -158,7 +180,7 @@ def _deferred_interrupt() -> Iterator[threading.Event]:
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, previous or signal.default_int_handler)
 
 
 def _follow(handle: Handle, stream: Stream, interrupted: threading.Event) -> dict[str, Any]:
@@ -178,7 +200,9 @@ def _follow(handle: Handle, stream: Stream, interrupted: threading.Event) -> dic
     return outcome
 
 
-def _collect(request: Request, placement: Placement, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]) -> Run:
+def _collect(
+    request: Request, placement: Placement, machine: str, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]
+) -> Run:
     folder = Path(request.folder)
     seen_by_torchrun = torchrun.exit_codes(folder) if request.command else {}
     ended_well = request.command and outcome["ranks"].get("-1", {}).get("exitcode") == 0
@@ -213,7 +237,7 @@ def _collect(request: Request, placement: Placement, start: str, outcome: dict[s
         wall_s=outcome["wall_s"],
         path=request.folder,
         outcome=cause,
-        provenance=Provenance.here(str(Machine.here())),
+        provenance=Provenance.here(machine),
     )
 
 

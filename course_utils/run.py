@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,19 @@ class Provenance:
     @classmethod
     def here(cls, machine: str) -> Provenance:
         """Measured now, on `machine`."""
-        from importlib.metadata import PackageNotFoundError, version
+        return cls("measured", machine, _versions(), time.strftime("%Y-%m-%d"))
 
-        versions = {"python": platform.python_version()}
-        try:
-            versions["torch"] = version("torch")
-        except PackageNotFoundError:
-            pass
-        return cls("measured", machine, versions, time.strftime("%Y-%m-%d"))
+
+@cache
+def _versions() -> Mapping[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {"python": platform.python_version()}
+    try:
+        versions["torch"] = version("torch")
+    except PackageNotFoundError:
+        pass
+    return versions
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,14 @@ def _compare(small: Samples, large: Samples, detail: str) -> Verdict:
     return Verdict("not shown", detail)
 
 
+def _values(records: list[dict[str, Any]], key: str, where: dict[str, Any]) -> list[Any]:
+    found = [rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())]
+    if not found:
+        names = sorted({k for rec in records for k in rec} - {"rank", "time", "progress"})
+        raise KeyError(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; reported were: {', '.join(names) or 'nothing'}")
+    return found
+
+
 @dataclass
 class RankResult:
     """One rank of a launch: how it ended, what it reported, and what it printed (`log` is the path of that)."""
@@ -148,6 +162,10 @@ class RankResult:
     @property
     def ok(self) -> bool:
         return self.exitcode == 0
+
+    def values(self, key: str, **where: Any) -> list[Any]:
+        """What this rank reported as `key`, in the order of reporting, from the records in which every `where` holds."""
+        return _values(self.records, key, where)
 
     @property
     def ended(self) -> str:
@@ -188,11 +206,7 @@ class Run:
 
     def values(self, key: str, **where: Any) -> list[Any]:
         """What was reported as `key`, rank by rank in the order of reporting, from the records in which every `where` holds."""
-        found = [rec[key] for rec in self.records if key in rec and all(rec.get(k) == v for k, v in where.items())]
-        if not found:
-            names = sorted({k for rec in self.records for k in rec} - {"rank", "time", "progress"})
-            raise KeyError(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; reported were: {', '.join(names) or 'nothing'}")
-        return found
+        return _values(self.records, key, where)
 
     def value(self, key: str, **where: Any) -> Any:
         """The last value reported as `key`."""

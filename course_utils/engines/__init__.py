@@ -60,6 +60,13 @@ def _receive(conn: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def readable(conn: socket.socket, seconds: float) -> bool:
+    """Whether something can be read from `conn` within `seconds`; unlike select it takes any number of open files."""
+    poll = select.poll()
+    poll.register(conn, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 class Handle:
     """A launch under way, reached through the socket of its supervisor."""
 
@@ -69,7 +76,7 @@ class Handle:
 
     def wait(self, seconds: float) -> dict[str, Any] | None:
         """The outcome when the launch has ended within `seconds`, otherwise None. Raises LaunchLost."""
-        if not select.select([self.conn], [], [], seconds)[0]:
+        if not readable(self.conn, seconds):
             return None
         return json.loads(receive_message(self.conn))
 

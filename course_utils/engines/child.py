@@ -5,15 +5,18 @@ The standard library alone is imported here. A cold start executes this file; a 
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import faulthandler
 import json
 import os
 import signal
+import struct
 import sys
 import time
 import traceback
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 # Scripts use SIGUSR1 and SIGUSR2 themselves; where there are no real-time signals SIGUSR2 has to do.
@@ -31,17 +34,19 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def run(script: str, args: list[str], store_fd: int | None = None, linger_fd: int | None = None) -> NoReturn:
+def run(script: str, args: list[str], link_fd: int | None = None, store_fd: int | None = None, renew: Callable[[], None] | None = None) -> NoReturn:
     """Run `script` in a lasting `__main__` and end the process with its exit code.
 
-    `store_fd` is a listening socket on which this rank serves the rendezvous store; it then stays until `linger_fd` closes, for the
-    other ranks may still need the store after this one's script has ended.
+    `link_fd` is a socket to the supervisor, which is told there when the script has finished. `store_fd` is a listening socket on
+    which this rank serves the rendezvous store; it then stays until that link is shut, for the other ranks may still need the store
+    after this one's script has ended. `renew` is what a forked process has to do first.
     """
     folder, rank = os.environ["COURSE_RUN_DIR"], os.environ["RANK"]
     _redirect(os.path.join(folder, f"rank{rank}.log"))
     stack = open(os.path.join(folder, f"rank{rank}.stack"), "wb", buffering=0)
     faulthandler.enable()
     faulthandler.register(DUMP_SIGNAL, file=stack, all_threads=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [DUMP_SIGNAL])
     _kept.append(stack)
     with open(os.path.join(folder, f"rank{rank}.pid"), "w") as file:
         file.write(f"{os.getpid()} {os.uname().nodename}")
@@ -50,10 +55,15 @@ def run(script: str, args: list[str], store_fd: int | None = None, linger_fd: in
     if package and package not in sys.path:
         sys.path.append(package)  # last, as an installed package would come
     sys.argv = [script, *args]
-    if store_fd is not None:
-        _serve_store(store_fd)
-    code = _run_main(script, os.path.join(folder, f"rank{rank}.error.json"))
-    _end(code, linger_fd)
+
+    def prepare() -> None:
+        if renew is not None:
+            renew()
+        if store_fd is not None:
+            _serve_store(store_fd)
+
+    code = _run_main(script, os.path.join(folder, f"rank{rank}.error.json"), prepare)
+    _end(code, int(rank), link_fd, stay=store_fd is not None)
 
 
 def _redirect(log: str) -> None:
@@ -89,11 +99,12 @@ def _serve_store(fd: int) -> None:
     _kept.append(TCPStore(address, port, world, True, timedelta(seconds=300), wait_for_workers=False, master_listen_fd=fd))
 
 
-def _run_main(script: str, error_file: str) -> int:
+def _run_main(script: str, error_file: str, prepare: Callable[[], None]) -> int:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=__builtins__, __spec__=None, __loader__=None)
+    main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
     try:
+        prepare()
         with open(script, "rb") as file:
             code = compile(file.read(), script, "exec", dont_inherit=True)
         exec(code, main.__dict__)
@@ -115,13 +126,17 @@ def _record(error_file: str, error: BaseException) -> None:
     while tb is not None and tb.tb_frame.f_code.co_filename == __file__:
         tb = tb.tb_next
     text = "".join(traceback.TracebackException(type(error), error, tb).format())
-    record = {"time": now, "type": type(error).__name__, "message": str(error), "traceback": text}
+    try:
+        message = str(error)
+    except Exception:
+        message = "(its message could not be made)"
+    record = {"time": now, "type": type(error).__name__, "message": message, "traceback": text}
     with open(error_file + ".partial", "w") as file:
         json.dump(record, file)
     os.replace(error_file + ".partial", error_file)
 
 
-def _end(code: int, linger_fd: int | None) -> NoReturn:
+def _end(code: int, rank: int, link_fd: int | None, stay: bool) -> NoReturn:
     """What the interpreter does at its end, without tearing modules down: threads, atexit, flush."""
     import atexit
     import threading
@@ -138,18 +153,19 @@ def _end(code: int, linger_fd: int | None) -> NoReturn:
         except (OSError, ValueError):
             pass
     ctypes.CDLL(None).fflush(None)
-    if linger_fd is not None and code == 0:
-        _linger(linger_fd)
+    if link_fd is not None and code == 0:
+        try:
+            os.write(link_fd, struct.pack("!I", rank))
+            if stay:
+                _linger(link_fd)
+        except OSError:
+            pass  # the supervisor is gone
     os._exit(code)
 
 
 def _linger(fd: int) -> None:
     """Wait, with the script at its end, until the other ranks need this one's store no more."""
-    try:
-        os.write(fd, b"done")
-        while os.read(fd, 1):
-            pass
-    except OSError:
+    while os.read(fd, 1):
         pass
 
 
@@ -158,7 +174,10 @@ def main() -> NoReturn:
     parent = os.environ.pop("COURSE_PARENT", "")
     if parent:
         die_with_parent(int(parent))
-    fds = [int(value) if value else None for value in (os.environ.pop("COURSE_STORE_FD", ""), os.environ.pop("COURSE_LINGER_FD", ""))]
+    fds = [int(value) if value else None for value in (os.environ.pop("COURSE_LINK_FD", ""), os.environ.pop("COURSE_STORE_FD", ""))]
+    for fd in fds:
+        if fd is not None:
+            os.set_inheritable(fd, False)
     run(sys.argv[1], sys.argv[2:], *fds)
 
 

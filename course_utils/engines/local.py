@@ -5,16 +5,15 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import threading
-import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
-from . import Handle, LaunchLost, Request, receive_message, send_message
+from . import Handle, LaunchLost, Request, readable, receive_message, send_message
 from .server import frozen
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +62,7 @@ class WarmServer:
         self._process = None
 
     def why_cold(self, request: Request) -> str:
-        """Waits until the server is ready. Why this launch cannot start warm, or an empty string."""
+        """Why this launch cannot start warm, or an empty string. Waits until the server is ready; an interrupt does no harm here."""
         with self._lock:
             self._begin()
             if not self._why_not and not self._ready:
@@ -76,7 +75,7 @@ class WarmServer:
 
     def _await_ready(self) -> None:
         assert self._control is not None
-        if not select.select([self._control], [], [], READY_S)[0]:
+        if not readable(self._control, READY_S):
             self._why_not = f"importing torch took more than {READY_S:.0f} s"
             self._forget()
             return
@@ -116,7 +115,7 @@ class WarmServer:
 
 
 server = WarmServer()
-atexit.register(server.stop)
+atexit.register(lambda: server.stop())  # of a forked process it is another one
 _open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
@@ -146,20 +145,16 @@ def start_cold(request: Request) -> Handle:
     process = subprocess.Popen(command, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     theirs.close()
     threading.Thread(target=process.wait, daemon=True).start()  # so that no zombie stays
-    send_message(ours, request.to_json())
+    with suppress(OSError):  # it has ended already, as the handle will find
+        send_message(ours, request.to_json())
     return Handle(_register(ours), "cold")
 
 
-def start(request: Request, cold: bool = False) -> tuple[Handle, str]:
-    """Start the ranks, warm where that is possible. Gives the handle, and why the start was cold where warm was hoped for."""
-    if cold:
-        return start_cold(request), ""
-    for _ in range(2):  # a server that left because it was idle is started again
-        why = server.why_cold(request)
-        if why:
-            return start_cold(request), why
+def start(request: Request, why_cold: str) -> tuple[Handle, str]:
+    """Start the ranks, warm unless there is a reason against it. Gives the handle, and the reason for a cold start."""
+    if not why_cold:
         try:
             return server.launch(request), ""
         except LaunchLost:
-            time.sleep(0.01)
-    return start_cold(request), "the warm server could not be reached"
+            why_cold = "the warm server has just ended"
+    return start_cold(request), why_cold

@@ -6,19 +6,20 @@ Whatever happens to the kernel, the ranks and all their descendants end with it.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import re
 import selectors
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +28,26 @@ if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
 from course_utils.engines import LaunchLost, Request, child, receive_message, send_message  # noqa: E402
+from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, remove_shm, send, shm_files  # noqa: E402
 
-PR_SET_CHILD_SUBREAPER = 36
 FAIL_GRACE_S = 0.5  # after a failure: time for the other ranks to tell their own
+EXIT_GRACE_S = 1.0  # after an exception ended a script: time for its process to end by itself
 TERM_GRACE_S = 0.4  # from SIGTERM to SIGKILL
 DUMP_S = 1.0  # at most this long for the stacks to be written
 LOG_LIMIT_BYTES = 512 << 20
-# Names that torch, NCCL, OpenMP and multiprocessing give to their files in /dev/shm; nobody else's file is ever touched.
-SHM_NAMES = re.compile(r"(torch_\d+_|psm_|sem\.mp-|sem\.loky-|nccl-|__KMP_REGISTERED_LIB_)")
+Renew = Callable[[dict[str, str]], None]
 
 
-def supervise(conn: socket.socket, request: Request, kernel_fd: int | None, warm: bool) -> None:
-    """Run one launch to its end and send its outcome over `conn`: exit status and signal of each rank, wall time, why it ended."""
-    Supervisor(conn, request, kernel_fd, warm).run()
+def supervise(conn: socket.socket, request: Request, kernel_fd: int | None, renew: Renew | None) -> None:
+    """Run one launch to its end and send its outcome over `conn`: exit status and signal of each rank, wall time, why it ended.
+
+    With `renew`, which makes a forked process look new, ranks are forked; without, they are executed.
+    """
+    try:
+        Supervisor(conn, request, kernel_fd, renew).run()
+    except BaseException:
+        _note_crash(request.folder)
+        raise
 
 
 def rank_variables(request: Request, rank: int, port: int, run_id: str) -> dict[str, str]:
@@ -56,22 +64,22 @@ def rank_variables(request: Request, rank: int, port: int, run_id: str) -> dict[
 
 
 class Supervisor:
-    def __init__(self, conn: socket.socket, request: Request, kernel_fd: int | None, warm: bool):
-        self.conn, self.request, self.kernel_fd, self.warm = conn, request, kernel_fd, warm
+    def __init__(self, conn: socket.socket, request: Request, kernel_fd: int | None, renew: Renew | None):
+        self.conn, self.request, self.kernel_fd, self.renew = conn, request, kernel_fd, renew
         self.folder = Path(request.folder)
+        self.started: list[int] = []  # pids, each the leader of its process group
         self.running: dict[int, int] = {}  # pid -> rank; a launcher of its own is rank -1
+        self.finished: set[int] = set()  # ranks whose script has ended well, and that are about to end
         self.status: dict[int, tuple[int, float]] = {}  # rank -> wait status, and when it was seen
-        self.lingering: set[int] = set()
         self.cause = ""  # why we end it: failed, timeout, interrupted, abandoned, log limit
+        self.ending = "not yet"  # not yet, waiting, terminating, killing
         self.ends_at = float("inf")  # when the next step of ending it is due
-        self.ending = "not yet"  # not yet, waiting, dumping, terminating, killing
-        self.linger: list[socket.socket] = []
+        self.link, self.rank_link = socket.socketpair()  # ranks write their number on it when they have finished
 
     def run(self) -> None:
         self._become()
-        shm_before = set(_shm_files())
-        started_on = time.time()
-        tmp = tempfile.mkdtemp(prefix="course-launch-")
+        shm_before, started_on = shm_files(), time.time()
+        tmp = tempfile.mkdtemp(prefix="course-")
         begin = time.perf_counter()
         try:
             self._start(tmp)
@@ -79,9 +87,9 @@ class Supervisor:
             self._watch()
             wall_s = time.perf_counter() - begin
         finally:
-            kill_descendants()
+            kill_descendants(self.started)
             shutil.rmtree(tmp, ignore_errors=True)
-            _remove_shm(set(_shm_files()) - shm_before, started_on)
+            remove_shm(shm_files() - shm_before, started_on)
         outcome = {"cause": self.cause, "wall_s": wall_s, "ranks": {str(r): {**_exit_of(s), "time": t} for r, (s, t) in self.status.items()}}
         try:
             send_message(self.conn, json.dumps(outcome).encode())
@@ -90,17 +98,18 @@ class Supervisor:
         self.conn.close()
 
     def _become(self) -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        adopt_orphans()
+        # Handlers, for what is ignored would be ignored in executed ranks too.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        # A rank takes this signal once it can answer; before, it would die of it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [child.DUMP_SIGNAL])
         for sig in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(sig, lambda *_: self._end("interrupted"))
-        self.wake_r, wake_w = os.pipe()
-        for fd in (self.wake_r, wake_w):
+        self.wake_r, self.wake_w = os.pipe()
+        for fd in (self.wake_r, self.wake_w):
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        self.wake_w = wake_w
+        signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
 
     # --- starting -----------------------------------------------------------------------------------------------
 
@@ -112,33 +121,31 @@ class Supervisor:
             with open(self.folder / "launcher.log", "wb") as log:
                 process = subprocess.Popen(request.command, env=self.env, cwd=request.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
             process.returncode = 0  # we reap it ourselves
-            self.running[process.pid] = -1
+            self._started(process.pid, -1)
             return
-        store = socket.socket()
-        store.bind(("127.0.0.1", 0))
-        store.listen(256)
-        port, run_id = store.getsockname()[1], os.path.basename(request.folder)
-        ours, theirs = socket.socketpair()
-        self.linger = [ours]
-        for rank in range(request.world_size):
-            env = {**self.env, **rank_variables(request, rank, port, run_id)}
-            fds = (store.fileno(), theirs.fileno()) if rank == 0 else None
-            pid = self._fork(env, fds, (store, theirs)) if self.warm else self._execute(env, fds)
-            self.running[pid] = rank
-        store.close()
-        theirs.close()
+        with socket.socket() as store:
+            store.bind(("127.0.0.1", 0))
+            store.listen(256)
+            port, run_id = store.getsockname()[1], os.path.basename(request.folder)
+            for rank in range(request.world_size):
+                env = {**self.env, **rank_variables(request, rank, port, run_id)}
+                self._started((self._fork if self.renew else self._execute)(env, store, rank), rank)
+        self.rank_link.close()
 
-    def _execute(self, env: dict[str, str], fds: tuple[int, int] | None) -> int:
-        env = {**env, "COURSE_PARENT": str(os.getpid())}
-        if fds:
-            env |= {"COURSE_STORE_FD": str(fds[0]), "COURSE_LINGER_FD": str(fds[1])}
+    def _started(self, pid: int, rank: int) -> None:
+        self.started.append(pid)
+        self.running[pid] = rank
+
+    def _execute(self, env: dict[str, str], store: socket.socket, rank: int) -> int:
+        fds = [self.rank_link.fileno(), *([store.fileno()] if rank == 0 else [])]
+        env = {**env, "COURSE_PARENT": str(os.getpid()), "COURSE_LINK_FD": str(fds[0]), "COURSE_STORE_FD": str(fds[1]) if rank == 0 else ""}
         command = [sys.executable, str(HERE / "child.py"), self.request.script, *self.request.args]
-        process = subprocess.Popen(command, env=env, cwd=self.request.cwd, stdin=subprocess.DEVNULL, pass_fds=fds or (), process_group=0)
+        process = subprocess.Popen(command, env=env, cwd=self.request.cwd, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
         process.returncode = 0  # we reap it ourselves
         return process.pid
 
-    def _fork(self, env: dict[str, str], fds: tuple[int, int] | None, shared: tuple[socket.socket, ...]) -> int:
-        parent = os.getpid()
+    def _fork(self, env: dict[str, str], store: socket.socket, rank: int) -> int:
+        parent, renew = os.getpid(), self.renew
         pid = os.fork()
         if pid:
             return pid
@@ -149,18 +156,17 @@ class Supervisor:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(sig, signal.SIG_DFL)
-            keep = set(fds or ())
-            for fd in {self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w, *(s.fileno() for s in (*shared, *self.linger))} - keep:
+            for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w, self.link.fileno(), store.fileno() if rank else None):
                 if fd is not None:
                     os.close(fd)
-            from course_utils.engines.server import renew_process
-
-            renew_process(env, self.request.cwd)
-            child.run(self.request.script, self.request.args, *(fds or (None, None)))
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(self.request.cwd)
+            assert renew is not None
+            child.run(self.request.script, self.request.args, self.rank_link.fileno(), None if rank else store.fileno(), lambda: renew(env))
         except BaseException:
-            import traceback
-
-            traceback.print_exc()
+            _note_crash(self.request.folder)
+        finally:
             os._exit(70)
 
     # --- watching -----------------------------------------------------------------------------------------------
@@ -168,11 +174,11 @@ class Supervisor:
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
         selector.register(self.conn, selectors.EVENT_READ, self._from_kernel)
+        selector.register(self.link, selectors.EVENT_READ, self._from_ranks)
         selector.register(self.wake_r, selectors.EVENT_READ, lambda: os.read(self.wake_r, 4096))
-        for sock in self.linger:
-            selector.register(sock, selectors.EVENT_READ, lambda s=sock: self._from_rank_0(selector, s))
         if self.kernel_fd is not None:
             selector.register(self.kernel_fd, selectors.EVENT_READ, lambda: (selector.unregister(self.kernel_fd), self._end("abandoned")))
+        waited_for = True  # by rank 0, which serves the store
         while self.running:
             now = time.monotonic()
             due = min(self.ends_at, self.timeout_at if self.ending == "not yet" else float("inf"), now + 0.5)
@@ -180,13 +186,10 @@ class Supervisor:
                 if key.data() is False:
                     selector.unregister(key.fileobj)
             self._reap()
-            if self.running and set(self.running.values()) <= self.lingering:
-                for sock in self.linger:
-                    sock.close()  # all others are done: the store is needed no more
-                self.linger = []
-                selector.close()
-                self._reap(block=True)
-                break
+            if waited_for and self.running and set(self.running.values()) <= self.finished:
+                waited_for = False
+                with suppress(OSError):
+                    self.link.shutdown(socket.SHUT_WR)  # rank 0's store is needed no more
             self._advance(time.monotonic())
         selector.close()
 
@@ -198,19 +201,15 @@ class Supervisor:
         self._end("interrupted" if data else "abandoned")
         return bool(data)
 
-    def _from_rank_0(self, selector: selectors.BaseSelector, sock: socket.socket) -> bool:
-        try:
-            if sock.recv(16):
-                self.lingering.add(0)
-                return True
-        except ConnectionError:
-            pass
-        return False
+    def _from_ranks(self) -> bool:
+        data = self.link.recv(4096)  # whole numbers of four bytes, for they are written so
+        self.finished |= {rank for (rank,) in struct.iter_unpack("!I", data)}
+        return bool(data)
 
-    def _reap(self, block: bool = False) -> None:
+    def _reap(self) -> None:
         while self.running:
             try:
-                pid, status = os.waitpid(-1, 0 if block else os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
@@ -218,43 +217,55 @@ class Supervisor:
             rank = self.running.pop(pid, None)
             if rank is None:
                 continue  # an orphaned grandchild that came to us
-            if rank in self.lingering:
-                status = 0  # its script had finished, however we ended the process
+            if rank in self.finished:
+                status = 0  # however we ended the process
             if self.ending in ("not yet", "waiting") or not os.WIFSIGNALED(status):
                 self.status[rank] = (status, time.time())  # otherwise it was stopped by us
-            if status != 0 and self.ending == "not yet":
-                self._end("failed")
+            if status != 0:
+                self._end("failed", FAIL_GRACE_S)
 
-    def _end(self, cause: str) -> None:
+    def _end(self, cause: str, grace_s: float = 0.0) -> None:
         """Begin to end the launch, for the first cause that is told."""
-        if self.ending != "not yet":
-            return
-        self.cause = cause
-        self.ending = "waiting"
-        self.ends_at = time.monotonic() + (FAIL_GRACE_S if cause == "failed" else 0.0)
+        if self.ending == "not yet":
+            self.cause, self.ending, self.ends_at = cause, "waiting", time.monotonic() + grace_s
 
     def _advance(self, now: float) -> None:
         if self.ending == "not yet":
             if now >= self.timeout_at:
                 self._end("timeout")
-            elif any(p.stat().st_size > LOG_LIMIT_BYTES for p in self.folder.glob("*.log")):
+            elif self.kernel_fd is None and kernel_ended(self.request.kernel_pid):
+                self._end("abandoned")
+            elif any(entry.stat().st_size > LOG_LIMIT_BYTES for entry in os.scandir(self.folder) if entry.name.endswith(".log")):
                 self._end("log limit")
+            elif any((self.folder / f"rank{rank}.error.json").exists() for rank in self.running.values()):
+                self._end("failed", EXIT_GRACE_S)  # a thread or an exit handler may hold the process for ever
         if now < self.ends_at or not self.running:
             return
-        if self.ending == "waiting" and self.cause in ("failed", "timeout"):
-            self.ending, self.ends_at = "dumping", now + DUMP_S
-            for pid in self._rank_pids().values():
-                _send(pid, child.DUMP_SIGNAL)
-            _wait_for_stacks([self.folder / f"rank{r}.stack" for r in self._rank_pids()], now + DUMP_S)
-            self.ends_at = time.monotonic()
-        if self.ending in ("waiting", "dumping"):
+        if self.ending == "waiting":
+            if self.cause in ("failed", "timeout"):
+                self._dump_stacks()
             self.ending, self.ends_at = "terminating", time.monotonic() + TERM_GRACE_S
             for pid in self.running:
-                _send(pid, signal.SIGTERM)
+                send(pid, signal.SIGTERM)
         elif self.ending == "terminating":
             self.ending, self.ends_at = "killing", float("inf")
-            for pid in list(self.running):
-                _send(pid, signal.SIGKILL)
+            for pid in self.running:
+                send(pid, signal.SIGKILL)
+
+    def _dump_stacks(self) -> None:
+        """Have every rank that still runs write where it stands, and wait until all have stopped writing."""
+        pids = self._rank_pids()
+        for pid in pids.values():
+            send(pid, child.DUMP_SIGNAL)
+        sizes: list[int] = []
+        until = time.monotonic() + DUMP_S
+        while time.monotonic() < until:
+            time.sleep(0.05)
+            paths = [self.folder / f"rank{rank}.stack" for rank in pids]
+            now = [path.stat().st_size if path.exists() else 0 for path in paths]
+            if now == sizes and all(now):
+                return
+            sizes = now
 
     def _rank_pids(self) -> dict[int, int]:
         """rank -> pid of the ranks that still run, also of those that a launcher started."""
@@ -271,11 +282,9 @@ class Supervisor:
         return pids
 
 
-def _send(pid: int, sig: int) -> None:
-    try:
-        os.kill(pid, sig)
-    except ProcessLookupError:
-        pass
+def _note_crash(folder: str) -> None:
+    with open(os.path.join(folder, "launcher.log"), "a") as log:
+        traceback.print_exc(file=log)
 
 
 def _exit_of(status: int) -> dict[str, Any]:
@@ -286,79 +295,6 @@ def _exit_of(status: int) -> dict[str, Any]:
     return {"exitcode": os.WEXITSTATUS(status), "signal": None}
 
 
-def _wait_for_stacks(paths: list[Path], until: float) -> None:
-    """Until every file has content and has stopped growing."""
-    sizes: list[int] = []
-    while time.monotonic() < until:
-        time.sleep(0.05)
-        now = [p.stat().st_size if p.exists() else 0 for p in paths]
-        if now == sizes and all(now):
-            return
-        sizes = now
-
-
-def descendants() -> Iterator[int]:
-    """Pids of all living descendants, from /proc; on other systems none are seen beyond our own process groups."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc") if sys.platform == "linux" else ():
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as file:
-                    state, parent = file.read().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state not in "ZX":
-                children.setdefault(int(parent), []).append(int(entry))
-    todo = [os.getpid()]
-    while todo:
-        for pid in children.get(todo.pop(), ()):
-            yield pid
-            todo.append(pid)
-
-
-def kill_descendants() -> None:
-    """End every process that the launch left, those that left their parents included, and reap them."""
-    for _ in range(100):
-        pids = list(descendants())
-        for pid in pids:
-            _send(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            if not pids:
-                return
-        time.sleep(0.002 if not pids else 0.01)
-
-
-def _shm_files() -> list[str]:
-    try:
-        return [name for name in os.listdir("/dev/shm") if SHM_NAMES.match(name)]
-    except OSError:
-        return []
-
-
-def _remove_shm(names: set[str], since: float) -> None:
-    """Remove the shared memory that came during the launch, is ours, and is mapped by no living process."""
-    if not names:
-        return
-    mapped = ""
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                mapped += Path(f"/proc/{entry}/maps").read_text()
-            except OSError:
-                continue
-    for name in names:
-        path = Path("/dev/shm", name)
-        try:
-            info = path.stat()
-            if info.st_uid == os.getuid() and info.st_mtime >= since - 1 and f"/dev/shm/{name}" not in mapped:
-                path.unlink()
-        except OSError:
-            continue
-
-
 def main() -> None:
     """Cold start: `supervisor.py FD`, with the request as the first message on that socket."""
     conn = socket.socket(fileno=int(sys.argv[1]))
@@ -367,17 +303,28 @@ def main() -> None:
         request = Request(**json.loads(receive_message(conn)))
     except LaunchLost:
         return
-    supervise(conn, request, watch_kernel(request.kernel_pid), warm=False)
+    supervise(conn, request, watch_kernel(request.kernel_pid), renew=None)
 
 
 def watch_kernel(pid: int) -> int | None:
-    """A descriptor that becomes readable when the kernel ends: a closed socket is not enough, for the kernel's own children hold it open."""
-    if not hasattr(os, "pidfd_open"):
-        return None
+    """A descriptor that becomes readable when the kernel ends: a closed socket is not enough, for what the kernel forks may hold it open.
+
+    None where the system has no such descriptor; then `kernel_ended` has to be asked from time to time.
+    """
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         os._exit(0)
+    except (AttributeError, OSError):  # not Linux, or one without this call
+        return None
+
+
+def kernel_ended(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 if __name__ == "__main__":
