@@ -36,6 +36,7 @@ LAYERS = {
     "rank": 1,
     "workloads": 1,
 }
+PART_OF = {"checks": "check"}  # the exercises that `check` knows
 ALONE = {"rank", "workloads"}  # these import nothing of ours, so that a script that uses them runs elsewhere with just that file
 CHAIN = ("rank", "run", "machine", "folders", "engines", "stream", "failure", "launch", "bundle", "magic")  # what a launch passes through
 CHAIN_LINES = 1850  # of code: blank lines, comments and docstrings are not counted
@@ -53,7 +54,8 @@ def tracked(*patterns: str) -> list[str]:
 
 def unit(path: Path) -> str:
     """The module of the layer table that a file belongs to."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return PART_OF.get(name, name)
 
 
 def own_imports(source: str, path: Path) -> set[str]:
@@ -70,7 +72,7 @@ def own_imports(source: str, path: Path) -> set[str]:
             names = [f"{stem}.{alias.name}" for alias in node.names] if stem == "course_utils" else [stem]
         else:
             continue
-        found |= {name.split(".")[1] for name in names if name.startswith("course_utils.")}
+        found |= {PART_OF.get(part, part) for part in (name.split(".")[1] for name in names if name.startswith("course_utils."))}
     return found
 
 
