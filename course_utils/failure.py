@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sysconfig
 from functools import cache
@@ -11,9 +12,12 @@ from pathlib import Path
 from .run import RankResult, Run
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
-# A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may be the consequence of another rank's end.
+# A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may come from a launcher that ends the others.
 _OWN_DEATH = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-_ECHO_S = 0.5  # the others notice a lost connection within this time, sometimes before the death itself is seen
+_HINTS = {"SIGKILL": ". The system does that when memory runs out", "SIGBUS": ". That happens when shared memory, /dev/shm, is full"}
+# What a rank says when another one's end cut its connections. It may say so before that end itself is seen, or has been told.
+_ECHO = re.compile(r"connection (was )?(likely )?(closed|reset|refused)|broken pipe|pair closure|remote process exited|(send|recv)Bytes", re.I)
+_ECHO_S = 0.5
 
 
 class CourseError(Exception):
@@ -48,12 +52,13 @@ def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
         return RankError(run, None, "the launch ended before its ranks did", _tail(Path(run.path, "launcher.log")), stacks)
 
     def when(r: RankResult) -> float:
+        """When this rank began to fail, as nearly as can be told."""
         if r.error:
-            return r.error["time"]
-        if r.rank not in times:  # a launcher of its own tells no time; a rank that could not speak is then taken to be the first
-            return float("inf") if r.signal and r.signal not in _OWN_DEATH else 0.0
-        seen = times[r.rank]
-        return seen if r.signal and r.signal not in _OWN_DEATH else seen - _ECHO_S
+            return r.error["time"] + (_ECHO_S if _ECHO.search(r.error["message"]) else 0.0)
+        if r.rank in times:
+            return times[r.rank]
+        # A launcher of its own tells no time. A rank that could not speak is then taken to be the first, unless it was stopped.
+        return float("inf") if r.signal and r.signal not in _OWN_DEATH else 0.0
 
     first = min(failed, key=when)
     stacks.pop(first.rank, None)
@@ -61,8 +66,8 @@ def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
         message = first.error["message"].strip()
         return RankError(run, first.rank, f"{first.error['type']}: {message}" if message else first.error["type"], first.error["traceback"], stacks)
     if first.signal:
-        hint = ". The system does that when memory runs out" if first.signal == "SIGKILL" else ""
-        return RankError(run, first.rank, f"killed by {first.signal}{hint}", _tail(Path(first.log)) if first.signal == "SIGSEGV" else "", stacks)
+        wrote_its_end = first.signal in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+        return RankError(run, first.rank, f"killed by {first.signal}{_HINTS.get(first.signal, '')}", _tail(Path(first.log)) if wrote_its_end else "", stacks)
     return RankError(run, first.rank, f"ended with exit code {first.exitcode}", "", stacks)
 
 
@@ -95,7 +100,8 @@ def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dic
 @cache
 def _library_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    return tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).resolve().parent)})
+    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).resolve().parent)}
+    return tuple(root + os.sep for root in roots)
 
 
 def _is_students(file: str) -> bool:
@@ -104,7 +110,8 @@ def _is_students(file: str) -> bool:
 
 def where(dump: str, rank: int) -> str:
     """A sentence from a faulthandler dump: `rank 0 waits in all_reduce: "dist.all_reduce(t)", line 12`."""
-    threads, frames = [], []
+    threads: list[list[tuple[str, int, str]]] = []
+    frames: list[tuple[str, int, str]] = []
     for text in dump.splitlines():
         if text.startswith(("Thread ", "Current thread ")):
             frames = []

@@ -200,9 +200,7 @@ def _follow(handle: Handle, stream: Stream, interrupted: threading.Event) -> dic
     return outcome
 
 
-def _collect(
-    request: Request, placement: Placement, machine: str, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]
-) -> Run:
+def _collect(request: Request, placement: Placement, machine: str, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]) -> Run:
     folder = Path(request.folder)
     seen_by_torchrun = torchrun.exit_codes(folder) if request.command else {}
     ended_well = request.command and outcome["ranks"].get("-1", {}).get("exitcode") == 0
@@ -267,7 +265,10 @@ def sweep(
     repeats   how often each point is run. Points are interleaved, so that a drift of the machine touches all alike.
     settings  arguments of `launch` that hold for all points, for example timeout=60.
     """
-    points = [dict(p) for p in over] if not isinstance(over, Mapping) else [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    if isinstance(over, Mapping):
+        points = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    else:
+        points = [dict(point) for point in over]
     if not points or repeats < 1:
         raise LaunchError("a sweep needs at least one point and one repeat")
     runs: list[list[Run]] = [[] for _ in points]

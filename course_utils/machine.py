@@ -6,7 +6,9 @@ Nothing here initialises CUDA in the calling process: GPUs are counted through N
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
+import operator
 import os
 import platform
 import subprocess
@@ -18,6 +20,7 @@ from typing import Literal
 
 from .folders import course_home
 
+TRY_S = 180
 # Runs in a child process: computes once on each visible GPU, and says in words what failed.
 _TRY_GPUS = """
 import json, sys
@@ -112,13 +115,18 @@ def _cpu_name() -> str:
 
 def _cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:  # a container may be given less than the machine has
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
-    return max(1, cores)
+    return max(1, min([cores, *_quota()]))
+
+
+def _quota(cgroup: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """The cores that a container is given, in whole ones: none or one number, for a container may be given all."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # cgroups version 2, and 1
+        try:
+            quota, period = " ".join((cgroup / name).read_text() for name in files).split()
+            return [max(1, int(quota) // int(period))] if int(quota) > 0 else []
+        except (OSError, ValueError):  # not this version, or "max"
+            continue
+    return []
 
 
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:
@@ -143,7 +151,9 @@ def _gpus(visible: str | None) -> tuple[Gpu, ...]:
     return tuple(result)
 
 
+@cache
 def _nvml() -> tuple[Gpu, ...]:
+    """All GPUs of this machine, asked for once: the driver takes a while to answer."""
     try:
         import pynvml
 
@@ -165,22 +175,34 @@ def _nvml() -> tuple[Gpu, ...]:
 
 @cache
 def _try_gpus(uuids: str) -> dict:
-    import importlib.metadata as metadata
-
-    driver = _nvml()[0].driver
-    key = hashlib.sha256(f"{uuids} {driver} {sys.executable} {metadata.version('torch')}".encode()).hexdigest()[:12]
+    key = hashlib.sha256(f"{uuids} {_nvml()[0].driver} {sys.executable} {_torch_version()}".encode()).hexdigest()[:12]
     kept = course_home() / "runs" / f".gpus-{key}.json"
-    if kept.exists():
+    try:
         return json.loads(kept.read_text())
-    child = subprocess.run([sys.executable, "-c", _TRY_GPUS], env={**os.environ, "CUDA_VISIBLE_DEVICES": uuids}, capture_output=True, text=True, timeout=180)
+    except (OSError, ValueError):
+        pass
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": uuids}
+    try:
+        child = subprocess.run([sys.executable, "-c", _TRY_GPUS], env=environment, capture_output=True, text=True, timeout=TRY_S)
+    except subprocess.TimeoutExpired:
+        return {"tried": [], "reason": f"trying the GPUs took more than {TRY_S} s"}
     if child.returncode != 0:
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         return {"tried": [], "reason": f"trying the GPUs failed: {last}"}
     result = json.loads(child.stdout.strip().splitlines()[-1])
-    if all(ok for _, ok, _ in result["tried"]):  # a failure may be a GPU that was busy: look again next time
+    if result["tried"] and all(ok for _, ok, _ in result["tried"]):  # a failure may be a GPU that was busy: look again next time
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept.write_text(json.dumps(result))
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(result))
+        partial.replace(kept)
     return result
+
+
+def _torch_version() -> str:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @dataclass(frozen=True)
@@ -197,9 +219,7 @@ class Placement:
     env: dict[str, str]
 
 
-def place(
-    machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str = 1, device: str = "auto", threads: int | None = None
-) -> Placement:
+def place(machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str = 1, device: str = "auto", threads: int | None = None) -> Placement:
     """Decide the devices of a launch. It never fails because the hardware is smaller than asked for: it falls back, and says so.
 
     `ranks="auto"` is one rank for each GPU (each group of `gpus_per_rank`) where there are two or more, otherwise 2, and 1 for
@@ -207,21 +227,18 @@ def place(
     Raises ValueError for ranks below 1, an unknown device, or a bad `gpus_per_rank` or `threads`.
     """
     gpus = machine.usable_gpus
-    if gpus_per_rank != "all" and not (_is_int(gpus_per_rank) and int(gpus_per_rank) >= 1):
-        raise ValueError(f"gpus_per_rank must be a whole number from 1 on, or 'all'; got {gpus_per_rank!r}")
     if device not in ("auto", "cuda", "cpu", "shared"):
         raise ValueError(f"device must be auto, cuda, cpu or shared; got {device!r}")
-    if threads is not None and not (_is_int(threads) and threads >= 1):
-        raise ValueError(f"threads must be a whole number from 1 on; got {threads!r}")
-    if ranks == "auto":
-        world = 1 if gpus_per_rank == "all" else max(len(gpus) // int(gpus_per_rank), 0)
-        world = world if world >= 2 or gpus_per_rank == "all" else 2
-    elif _is_int(ranks) and int(ranks) >= 1:
-        world = int(ranks)
+    per_rank = None if gpus_per_rank == "all" else _whole("gpus_per_rank", gpus_per_rank, "all")
+    if ranks != "auto":
+        world = _whole("ranks", ranks, "auto")
+    elif per_rank is None:
+        world = 1
     else:
-        raise ValueError(f"ranks must be a whole number from 1 on, or 'auto'; got {ranks!r}")
-    per_rank = max(1, len(gpus) // world) if gpus_per_rank == "all" else int(gpus_per_rank)
-    per_thread = threads or max(1, machine.cores // world)
+        groups = len(gpus) // per_rank
+        world = groups if groups >= 2 and device in ("auto", "cuda") else 2
+    per_rank = per_rank or max(1, len(gpus) // world)
+    per_thread = max(1, machine.cores // world) if threads is None else _whole("threads", threads)
 
     noun = "1 rank" if world == 1 else f"{world} ranks"
     need = world * per_rank
@@ -238,18 +255,30 @@ def place(
     sentence = f"{noun} on the CPU, backend gloo, {per_thread} of {machine.cores} cores{'' if world == 1 else ' each'}."
     if world * per_thread > machine.cores:
         sentence = f"{noun} on the CPU, backend gloo, sharing {machine.cores} cores: times include waiting for a core."
-    unusable = [g for g in machine.gpus if not g.usable]
-    if device == "cpu":
-        pass
-    elif unusable:
-        sentence += f" GPU {unusable[0].index} ({unusable[0].name}) cannot be used: {unusable[0].reason}."
-    elif gpus:
-        sentence += f" This machine has {len(gpus)} GPU{'s' * (len(gpus) > 1)}; with {need} the ranks would use {'one' if per_rank == 1 else per_rank} each, over nccl."
-    else:
-        sentence += f" With {need} GPU{'s' * (need > 1)} {'it' if world == 1 else 'each rank'} would have {'its own' if per_rank == 1 else f'{per_rank} of its own'}, over nccl."
+    if device != "cpu":
+        sentence += f" {_what_gpus_would_change(machine, world, per_rank)}"
     env |= {"COURSE_DEVICE": "cpu", "COURSE_SIZE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     return Placement(world, "cpu", "gloo", per_rank, per_thread, "cpu", sentence, env)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _what_gpus_would_change(machine: Machine, world: int, per_rank: int) -> str:
+    need, here = world * per_rank, len(machine.usable_gpus)
+    unusable = [g for g in machine.gpus if not g.usable]
+    if unusable:
+        return f"GPU {unusable[0].index} ({unusable[0].name}) cannot be used: {unusable[0].reason}."
+    if here:
+        share = "one" if per_rank == 1 else str(per_rank)
+        return f"This machine has {here} GPU{'s' * (here > 1)}; with {need} {'the rank' if world == 1 else 'each rank'} would use {share}, over nccl."
+    own = "its own" if per_rank == 1 else f"{per_rank} of its own"
+    return f"With {need} GPU{'s' * (need > 1)} {'it' if world == 1 else 'each rank'} would have {own}, over nccl."
+
+
+def _whole(name: str, value: object, word: str = "") -> int:
+    """`value` as an int, when it is a whole number (of numpy too) from 1 on."""
+    try:
+        number = 0 if isinstance(value, (bool, str)) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{name} must be a whole number from 1 on{f', or {word!r}' if word else ''}; got {value!r}")
+    return number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import keyword
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,6 +14,8 @@ from .failure import CourseError, LaunchError, RankError
 from .folders import save_script
 from .launch import ENGINES, launch
 from .run import Run
+
+_FIRST_LINE = "# Written by %%ranks, whose line this is: so the lines below have the numbers that they have in the cell.\n"
 
 
 class NothingFailed(CourseError, AssertionError):
@@ -23,9 +27,26 @@ class _Parser(argparse.ArgumentParser):
         raise LaunchError(f"{message}\n{self.format_usage().strip()}")
 
 
+def _number_or(word: str) -> Callable[[str], int | str]:
+    def parse(text: str) -> int | str:
+        try:
+            return text if text == word else int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, or {word!r}; got {text!r}") from None
+
+    return parse
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise LaunchError(f"the line of the magic cannot be read ({error}): {line}") from None
+
+
 def _ranks_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%%ranks", add_help=False, usage="%%ranks N|auto [options] [-- arguments of the script]".replace("%", "%%"))
-    parser.add_argument("ranks", nargs="?", default="auto", type=lambda s: s if s == "auto" else int(s))
+    parser.add_argument("ranks", nargs="?", default="auto", type=_number_or("auto"))
     parser.add_argument("-o", "--output", metavar="NAME", help="bind the Run to this name, on failure too")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds from the start of the ranks")
     parser.add_argument("--file", default="cell.py", metavar="NAME.py", help="keep the cell as this file, which later cells' scripts can import")
@@ -33,7 +54,7 @@ def _ranks_parser() -> argparse.ArgumentParser:
     parser.add_argument("--save", metavar="DIR", help="leave a folder that runs elsewhere: the script and what it imports")
     parser.add_argument("--expect-error", action="store_true", help="the launch must fail; show the error, and do not stop the notebook")
     parser.add_argument("--engine", default="auto", choices=ENGINES)
-    parser.add_argument("--gpus-per-rank", default=1, type=lambda s: s if s == "all" else int(s))
+    parser.add_argument("--gpus-per-rank", default=1, type=_number_or("all"))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu", "shared"])
     parser.add_argument("--max-restarts", type=int, default=0)
@@ -43,13 +64,13 @@ def _ranks_parser() -> argparse.ArgumentParser:
 
 def ranks(line: str, cell: str, namespace: dict[str, Any]) -> Run | None:
     """Run the cell, a complete program, on several ranks: `%%ranks auto -o run --timeout 60 -- --batch-size 64`."""
-    words = shlex.split(line)
+    words = _words(line)
     at = words.index("--") if "--" in words else len(words)
     options, args = _ranks_parser().parse_args(words[:at]), words[at + 1 :]
-    if options.output and not options.output.isidentifier():
+    if options.output and (not options.output.isidentifier() or keyword.iskeyword(options.output)):
         raise LaunchError(f"-o {options.output!r} is not a name that Python can bind")
     try:
-        script = save_script(cell, options.file)
+        script = save_script(_FIRST_LINE + cell, options.file)
     except ValueError as error:
         raise LaunchError(str(error)) from None
     if options.save:
@@ -84,7 +105,7 @@ def exercise(line: str, cell: str, namespace: dict[str, Any]) -> None:
     """Keep the cell as the answer to an exercise and check it: `%%exercise 04.1`."""
     from .check import check_exercise
 
-    words = shlex.split(line)
+    words = _words(line)
     if len(words) != 1:
         raise LaunchError("name one exercise, as in %%exercise 04.1")
     check_exercise(words[0], cell, namespace)

@@ -233,7 +233,7 @@ class Run:
 
     def table(self) -> list[tuple[str, ...]]:
         """One row a rank: rank, how it ended, records, last values."""
-        rows = []
+        rows: list[tuple[str, ...]] = []
         for r in self.ranks:
             last: dict[str, Any] = {}
             for record in r.records:
@@ -280,5 +280,7 @@ class Sweep:
         return Samples((run.samples(key).median for run in runs), key, runs[0].provenance)
 
     def __repr__(self) -> str:
-        rows = [("point", "repeats", "wall_s"), *((str(p), str(len(r)), f"{statistics.median(x.wall_s for x in r):.2f}") for p, r in zip(self.points, self.runs, strict=True))]
+        rows: list[tuple[str, ...]] = [("point", "repeats", "wall_s")]
+        for point, runs in zip(self.points, self.runs, strict=True):
+            rows.append((str(point), str(len(runs)), f"{statistics.median(run.wall_s for run in runs):.2f}"))
         return _columns(rows)

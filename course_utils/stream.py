@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 LINE_INTERVAL_S = 0.06  # below 20 messages a second: Jupyter Server drops what comes faster
-CELL_LIMIT = 200_000  # characters of output in a cell; the rest stays in the logs
+CELL_LIMIT = 200_000  # bytes of output in a cell; the rest stays in the logs
 LONG_LINE = 32_768
 CHUNK = 1 << 18
 
@@ -82,7 +82,7 @@ class Stream:
         for rank, tail in enumerate(self.logs):
             for line in tail.lines(last):
                 text = f"rank {rank} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state
-                self.shown += len(text)
+                self.shown += len(text.encode(errors="replace"))
                 if self.shown > CELL_LIMIT:
                     shown.append(f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {self.folder}/rank*.log\n")
                     return shown

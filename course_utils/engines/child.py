@@ -79,9 +79,9 @@ def _redirect(log: str) -> None:
         os.dup2(fd, target)
     os.close(out)
     os.close(null)
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
     try:  # C's stdout is fully buffered when it is a file
         libc = ctypes.CDLL(None)
         name = "__stdoutp" if sys.platform == "darwin" else "stdout"
@@ -174,11 +174,15 @@ def main() -> NoReturn:
     parent = os.environ.pop("COURSE_PARENT", "")
     if parent:
         die_with_parent(int(parent))
-    fds = [int(value) if value else None for value in (os.environ.pop("COURSE_LINK_FD", ""), os.environ.pop("COURSE_STORE_FD", ""))]
-    for fd in fds:
-        if fd is not None:
-            os.set_inheritable(fd, False)
-    run(sys.argv[1], sys.argv[2:], *fds)
+    run(sys.argv[1], sys.argv[2:], _given_fd("COURSE_LINK_FD"), _given_fd("COURSE_STORE_FD"))
+
+
+def _given_fd(name: str) -> int | None:
+    value = os.environ.pop(name, "")
+    if not value:
+        return None
+    os.set_inheritable(int(value), False)
+    return int(value)
 
 
 if __name__ == "__main__":

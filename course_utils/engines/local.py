@@ -44,7 +44,14 @@ class WarmServer:
         env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MPLBACKEND": "Agg"}
         command = [sys.executable, str(HERE / "server.py"), str(theirs.fileno()), str(os.getpid())]
         self._process = subprocess.Popen(
-            command, env=env, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            env=env,
+            cwd="/",
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         theirs.close()
         self._control, self._frozen, self._ready = ours, frozen(dict(os.environ)), False

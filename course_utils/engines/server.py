@@ -23,8 +23,8 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent.parent)
 
-from course_utils.engines import LaunchLost, Request, receive_message, send_message  # noqa: E402
-from course_utils.engines.supervisor import kernel_ended, supervise, watch_kernel  # noqa: E402
+from course_utils.engines import Request, receive_message, send_message
+from course_utils.engines.supervisor import kernel_ended, supervise, watch_kernel
 
 IDLE_S = 600.0
 # What ranks import anyway. Never the course's own `workloads`, nor a student's module: a change there must be seen.
@@ -35,7 +35,8 @@ PRELOAD = (
 )  # fmt: skip
 # torch and Python read these when they start, so a launch that changes one of them starts cold.
 FROZEN_PREFIXES = (
-    "PYTHON", "TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "NVIDIA_TF32", "NPY_",
+    "PYTHON", "TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_", "NPY_", "LD_", "MALLOC_", "GLIBC_",
+    "LC_", "LANG", "NVIDIA_TF32",
 )  # fmt: skip
 RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set again after a fork
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20

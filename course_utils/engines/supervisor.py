@@ -177,7 +177,7 @@ class Supervisor:
         selector.register(self.link, selectors.EVENT_READ, self._from_ranks)
         selector.register(self.wake_r, selectors.EVENT_READ, lambda: os.read(self.wake_r, 4096))
         if self.kernel_fd is not None:
-            selector.register(self.kernel_fd, selectors.EVENT_READ, lambda: (selector.unregister(self.kernel_fd), self._end("abandoned")))
+            selector.register(self.kernel_fd, selectors.EVENT_READ, self._kernel_gone)
         waited_for = True  # by rank 0, which serves the store
         while self.running:
             now = time.monotonic()
@@ -200,6 +200,10 @@ class Supervisor:
             data = b""
         self._end("interrupted" if data else "abandoned")
         return bool(data)
+
+    def _kernel_gone(self) -> bool:
+        self._end("abandoned")
+        return False
 
     def _from_ranks(self) -> bool:
         data = self.link.recv(4096)  # whole numbers of four bytes, for they are written so
