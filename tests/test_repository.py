@@ -39,7 +39,7 @@ LAYERS = {
 PART_OF = {"checks": "check"}  # the exercises that `check` knows
 ALONE = {"rank", "workloads"}  # these import nothing of ours, so that a script that uses them runs elsewhere with just that file
 CHAIN = ("rank", "run", "machine", "folders", "engines", "stream", "failure", "launch", "bundle", "magic")  # what a launch passes through
-CHAIN_LINES = 1850  # of code: blank lines, comments and docstrings are not counted
+CHAIN_LINES = 2000  # of code: blank lines, comments and docstrings are not counted
 MODULE_LINES = 400
 FILE_BYTES = 500_000
 

@@ -1,0 +1,46 @@
+"""The pages that `make book` writes, from a made-up lesson that is really run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import load_tool
+
+book = load_tool("book")
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(book, "ROOT", tmp_path)
+    monkeypatch.setattr(book, "machine", lambda: "a <small> machine")
+    monkeypatch.setattr(book.sys, "argv", ["book.py"])
+    monkeypatch.setenv("COURSE_NOTEBOOK", "")
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path
+
+
+def lesson(course: Path, name: str, source: str) -> None:
+    text = nbformat.v4.new_markdown_cell("# One & two\n\n[next](05_next.ipynb#why), [exercise](../exercises/04_made_up.ipynb)")
+    notebook = nbformat.v4.new_notebook(cells=[text, nbformat.v4.new_code_cell(source)])
+    nbformat.write(notebook, course / "notebooks" / name)
+
+
+def test_a_lesson_becomes_a_page_with_its_outputs(course: Path) -> None:
+    lesson(course, "04_made_up.ipynb", "print('six times seven is', 6 * 7)")
+    assert book.main() == 0
+    page = (course / "book" / "04_made_up.html").read_text()
+    assert "six times seven is 42" in page
+    assert 'href="05_next.html#why"' in page and 'href="../exercises/04_made_up.ipynb"' in page
+    index = (course / "book" / "index.html").read_text()
+    assert '<a href="04_made_up.html">One &amp; two</a>' in index and "a &lt;small&gt; machine" in index
+    source = nbformat.read(course / "notebooks" / "04_made_up.ipynb", as_version=4)
+    assert source.cells[1].outputs == [], "the notebook itself stays without outputs"
+
+
+def test_a_failing_lesson_fails_the_book_and_names_itself(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lesson(course, "04_made_up.ipynb", "1 / 0")
+    assert book.main() == 1
+    assert "04_made_up.ipynb: a cell failed" in capsys.readouterr().out
+    assert not (course / "book" / "04_made_up.html").exists()
