@@ -59,6 +59,7 @@ def arguments(port: int, runtime: str) -> list[str]:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         f"--LabApp.default_url=/lab/tree/{FIRST_PAGE}",
+        "--ServerApp.log_level=WARN",
         # Set here and not on a command line, where other users of the machine could read it.
         f"--IdentityProvider.token={secrets.token_hex(24)}",
     ]
@@ -67,6 +68,15 @@ def arguments(port: int, runtime: str) -> list[str]:
     if sys.platform == "linux" and socket_fits(runtime):  # no port that other users of this machine could reach
         result.append("--KernelManager.transport=ipc")
     return result
+
+
+def announce(port: int, address: str) -> None:
+    """Say where JupyterLab is. It hides a token that was chosen for it, so its own message has no address that could be used."""
+    print(f"\nJupyterLab is at\n\n    {address}\n", flush=True)
+    if os.environ.get("SSH_CONNECTION"):
+        host = os.environ["SSH_CONNECTION"].split()[2]
+        print(f"From your own computer, first forward the port:\n\n    ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}\n", flush=True)
+    print("Ctrl-C here ends it.", flush=True)
 
 
 def main() -> None:
@@ -83,14 +93,12 @@ def main() -> None:
         args = arguments(port, runtime)
         if not can_open_browser():
             args.append("--no-browser")
-            print("Open the last address that is printed below in a browser; Ctrl-C here ends JupyterLab.", flush=True)
-            if os.environ.get("SSH_CONNECTION"):
-                host = os.environ["SSH_CONNECTION"].split()[2]
-                print(f"From your own computer, first forward the port:  ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}", flush=True)
+        given = {argument.partition("=")[0] for argument in sys.argv[1:]}
         from jupyterlab.labapp import LabApp
 
-        given = {argument.partition("=")[0] for argument in sys.argv[1:]}
-        LabApp.launch_instance([argument for argument in args if argument.partition("=")[0] not in given] + sys.argv[1:])
+        server = LabApp.initialize_server([argument for argument in args if argument.partition("=")[0] not in given] + sys.argv[1:])
+        announce(server.port, f"http://127.0.0.1:{server.port}{server.base_url}lab/tree/{FIRST_PAGE}?token={server.identity_provider.token}")
+        server.start()
 
 
 if __name__ == "__main__":

@@ -199,8 +199,7 @@ def test_lab_opens_on_the_course_with_its_own_defaults(page: Any, start_lab: Cal
     with socket.create_server(("127.0.0.1", 0)) as taken:
         lab = start_lab(port=taken.getsockname()[1])
         assert lab.info["port"] != taken.getsockname()[1]
-    page.goto(lab.address("lab"))
-    page.goto(lab.info["url"] + "lab/tree/README.md")
+    page.goto(next(line.strip() for line in lab.log.read_text().splitlines() if "?token=" in line))  # the address that it prints
     page.wait_for_selector(".jp-MarkdownViewer h1", timeout=READY_S * 1000)
     assert page.locator(".jp-MarkdownViewer h1").first.inner_text().strip()
     page.wait_for_timeout(3000)  # a pop-up would come a moment after the page
