@@ -51,7 +51,8 @@ def launch(
     ranks          how many; "auto": one for each GPU where there are two or more, otherwise 2
     args           its command line; every value is turned into a string
     timeout        seconds from the start of the ranks until they are stopped and their stacks shown
-    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", or "auto": local, torchrun for restarts
+    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", or "auto": torchrun for
+                   restarts, otherwise what COURSE_ENGINE says, or local
     env            variables to add for the ranks; None as a value removes one
     gpus_per_rank  GPUs of each rank, or "all"
     threads        threads of each rank; otherwise the cores are shared out
@@ -64,6 +65,8 @@ def launch(
     (its `.run` keeps the records), KeyboardInterrupt when you interrupt.
     """
     path = _checked_script(script)
+    if engine == "auto" and not max_restarts:
+        engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
     _check_arguments(args, timeout, engine, env, nodes, max_restarts)
     machine = Machine.here()
     try:
