@@ -1,0 +1,439 @@
+# ruff: noqa: F811 - fixtures are imported by their names
+"""What must hold when ranks are launched from a notebook: how failures, hangs and interrupts end, and that nothing is ever left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import psutil
+import pytest
+from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # noqa: F401
+
+SLOW = pytest.mark.slow
+ENGINES = ["local", pytest.param("cold", marks=SLOW)]
+ALL_ENGINES = ["local", pytest.param("cold", marks=SLOW), pytest.param("torchrun", marks=SLOW)]
+HANG_S = {"local": 3, "cold": 25, "torchrun": 35}  # until ranks that must first import torch are sure to hang
+
+GROUP = """import os, signal, sys, time
+import torch, torch.distributed as dist
+from course_utils.rank import report
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+t = torch.ones(4)
+dist.all_reduce(t)
+"""  # seven lines; the magic is line 1 of the cell
+
+
+def ranks(engine: str, script: str, options: str = "", n: int = 2) -> str:
+    return f"%%ranks {n} -o run --engine {engine} {options}\n{script}"
+
+
+def line_of(cell: str, source: str) -> int:
+    """The number of the one line of a cell that holds `source`."""
+    found = [number for number, line in enumerate(cell.splitlines(), 1) if source in line]
+    assert len(found) == 1, (source, found)
+    return found[0]
+
+
+# --- a rank fails ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["local", "cold", "torchrun"])
+def test_the_rank_that_raised_first_is_shown_with_its_line(kernel: Kernel, engine: str) -> None:
+    cell = ranks(
+        engine,
+        GROUP
+        + """def inner():
+    report(at=time.time())
+    raise ValueError("no more of this")
+if rank == 1:
+    inner()
+dist.all_reduce(t)                     # its partner has gone: a broken connection
+""",
+    )
+    got = kernel.run(cell)
+    assert got.error and got.error[0] == "RankError"
+    message = got.error[1]
+    assert message.startswith("rank 1 failed first: ValueError: no more of this"), message
+    assert f'line {line_of(cell, "raise ValueError")}, in inner\n    raise ValueError("no more of this")' in message
+    assert "course_utils" not in message.split("Afterwards")[0], "frames of ours are shown"
+    assert "site-packages" not in message.split("Afterwards")[0], "frames of torch are shown"
+    if engine != "torchrun":  # which stops the others before they can tell
+        assert re.search(r"Afterwards, most likely because of it:\n  rank 0: \w+: .*connection", message, re.I | re.S), message
+    assert message in got.shown_error, "the notebook shows something else than the message"
+    assert "launch.py" not in got.shown_error
+    raised = kernel.ask("run.ranks[1].records[-1]['at']")
+    assert got.ended - raised < limit(3 if engine != "torchrun" else 10)
+    assert kernel.ask("run.ranks[1].ended") == "ValueError"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_first_is_told_by_time_stamp(kernel: Kernel, engine: str) -> None:
+    """Rank 1 raises 0.05 s before rank 0 raises something else, and its process ends later than rank 0's."""
+    cell = ranks(
+        engine,
+        """import atexit, os, time
+rank = int(os.environ["RANK"])
+if rank == 1:
+    atexit.register(time.sleep, 0.4)
+    raise KeyError("first")
+while not os.path.exists(os.path.join(os.environ["COURSE_RUN_DIR"], "rank1.error.json")):
+    time.sleep(0.001)
+time.sleep(0.05)
+raise IndexError("second")
+""",
+    )
+    got = kernel.run(cell)
+    assert got.error and got.error[1].startswith("rank 1 failed first: KeyError: 'first'"), got.error
+    assert "rank 0: IndexError: second" in got.error[1]
+
+
+def test_a_real_error_before_a_silent_end_comes_first(kernel: Kernel) -> None:
+    """A rank that ends without a word soon after another one raised did not fail first."""
+    cell = ranks(
+        "local",
+        """import os, time
+if os.environ["RANK"] == "0":
+    raise ValueError("the reason")
+while not os.path.exists(os.path.join(os.environ["COURSE_RUN_DIR"], "rank0.error.json")):
+    time.sleep(0.001)
+os._exit(9)
+""",
+    )
+    got = kernel.run(cell)
+    assert got.error and got.error[1].startswith("rank 0 failed first: ValueError: the reason"), got.error
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
+def test_a_killed_rank_is_named_with_its_signal(kernel: Kernel, engine: str, name: str) -> None:
+    act = {"SIGKILL": "os.kill(os.getpid(), signal.SIGKILL)", "SIGSEGV": "import ctypes; ctypes.string_at(0)"}[name]
+    cell = ranks(engine, GROUP + f"report(at=time.time())\nif rank == 1:\n    {act}\ndist.all_reduce(t)\n")
+    got = kernel.run(cell)
+    assert got.error and got.error[0] == "RankError"
+    assert got.error[1].startswith(f"rank 1 failed first: killed by {name}"), got.error[1]
+    if name == "SIGSEGV":
+        assert f"line {line_of(cell, 'string_at')} in <module>" in got.error[1], "the stack that Python wrote is not shown"
+    assert got.ended - kernel.ask("run.ranks[1].records[-1]['at']") < limit(3 if engine != "torchrun" else 10)
+    assert kernel.ask("run.ranks[1].signal") == name
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_exit_codes_are_failures_and_are_told(kernel: Kernel, engine: str) -> None:
+    for statement, cause, code in (
+        ("sys.exit(3)", "SystemExit: 3", 3),
+        ("sys.exit('nothing to train on')", "SystemExit: nothing to train on", 1),
+        ("os._exit(5)", "ended with exit code 5", 5),
+    ):
+        got = kernel.run(ranks(engine, f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {statement}\ntime.sleep(600)\n"))
+        assert got.error and got.error[1].startswith(f"rank 1 failed first: {cause}"), (statement, got.error)
+        assert kernel.ask("run.ranks[1].exitcode") == code
+        assert "rank 0 is: `time.sleep(600)`, line 5" in got.error[1] or engine == "cold", got.error[1]  # rank 0 may still be importing
+    assert kernel.run(ranks(engine, "import sys\nsys.exit()\n")).error is None
+    assert kernel.run(ranks(engine, "import sys\nsys.exit(0)\n")).error is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_error_is_told_although_the_process_does_not_end(kernel: Kernel, engine: str) -> None:
+    """A thread that is not a daemon keeps the process of a failed script alive for ever."""
+    script = "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\nraise OSError('disk gone')\n"
+    got = kernel.run(ranks(engine, script))
+    assert got.error and "failed first: OSError: disk gone" in got.error[1], got.error
+    assert got.seconds < limit(4 if engine == "local" else 15)
+
+
+# --- a rank hangs ------------------------------------------------------------------------------------------------------
+
+
+def hang(kernel: Kernel, engine: str, script: str) -> tuple[str, str]:
+    """Runs a script that hangs: the cell, and the message with which it ends at its timeout."""
+    cell = ranks(engine, script, f"--timeout {HANG_S[engine]}")
+    got = kernel.run(cell)
+    assert got.error and got.error[0] == "RankError", got
+    assert got.error[1].startswith(f"the launch did not end within its timeout of {HANG_S[engine]} s"), got.error[1]
+    assert HANG_S[engine] <= got.seconds < HANG_S[engine] + limit(4)
+    assert "torch/distributed" not in got.error[1]
+    return cell, got.error[1]
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+def test_a_hang_shows_where_each_rank_stands(kernel: Kernel, engine: str) -> None:
+    """Also when the script has its own signal handlers, which neither answer nor end it."""
+    cell, message = hang(
+        kernel,
+        engine,
+        GROUP
+        + """for name in ("SIGUSR1", "SIGUSR2", "SIGTERM", "SIGINT"):
+    signal.signal(getattr(signal, name), lambda *_: None)
+if rank == 0:
+    dist.all_reduce(t)  # alone
+def sleeps():
+    while True: time.sleep(600)
+sleeps()
+""",
+    )
+    assert f"rank 0 waits in all_reduce: `dist.all_reduce(t)  # alone`, line {line_of(cell, '# alone')} of cell" in message, message
+    assert f"rank 1 is: `while True: time.sleep(600)`, line {line_of(cell, 'while True')} of cell" in message, message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_barrier_inside_if_rank_0(kernel: Kernel, engine: str) -> None:
+    cell, message = hang(kernel, engine, GROUP + "if rank == 0:\n    dist.barrier()\ndist.all_reduce(t, op=dist.ReduceOp.MAX)\n")
+    assert f"rank 0 waits in barrier: `dist.barrier()`, line {line_of(cell, 'barrier()')}" in message, message
+    assert f"rank 1 waits in all_reduce: `dist.all_reduce(t, op=dist.ReduceOp.MAX)`, line {line_of(cell, 'MAX')}" in message, message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_hang_in_backward_under_ddp(kernel: Kernel, engine: str) -> None:
+    cell, message = hang(
+        kernel,
+        engine,
+        GROUP
+        + """model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+if rank == 1:
+    time.sleep(600)
+model(t).sum().backward()
+""",
+    )
+    assert re.search(rf"rank 0 is in backward \(.*\): `model\(t\).sum\(\).backward\(\)`, line {line_of(cell, 'backward')} of", message), message
+    assert "rank 1 is: `time.sleep(600)`" in message
+
+
+def test_a_rank_that_had_finished_is_told_apart(kernel: Kernel) -> None:
+    script = "import os, time\nif os.environ['RANK'] == '1':\n    time.sleep(600)\n"
+    got = kernel.run(ranks("local", script, "--timeout 2"))
+    assert got.error and "rank 0 had finished its script" in got.error[1] and "rank 1 is: `time.sleep(600)`, line 4" in got.error[1], got.error
+    assert kernel.ask("[r.ended for r in run.ranks]") == ["finished", "stopped"]
+
+
+# --- the student interrupts --------------------------------------------------------------------------------------------
+
+STUBBORN = """import os, signal, subprocess, sys, time
+for name in ("SIGINT", "SIGTERM"):
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+subprocess.Popen(["sleep", "600"], start_new_session=True)          # leaves its group
+if os.fork() == 0:
+    if os.fork() == 0:                                              # leaves its parent
+        time.sleep(600)
+    os._exit(0)
+print("ready", os.environ["RANK"])
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("engine", ["local", "cold", pytest.param("torchrun", marks=SLOW)])
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_interrupt_ends_all(kernel: Kernel, engine: str, times: int) -> None:
+    kernel.start(ranks(engine, STUBBORN))
+    for rank in (0, 1):
+        kernel.wait_for(f"ready {rank}")
+    assert len(kernel.left()) >= 7  # two ranks with two grandchildren each, and who watches over them
+    start = time.monotonic()
+    kernel.interrupt()
+    if times == 2:
+        time.sleep(0.05)
+        kernel.interrupt()
+    got = kernel.finish()
+    assert time.monotonic() - start < limit(2)
+    assert got.error and got.error[0] == "KeyboardInterrupt", got.error
+    assert not kernel.left(), "the cell had ended before its processes had"
+    assert kernel.ask("run.outcome") == "interrupted"
+
+
+def test_an_interrupt_while_torch_is_still_imported(own_kernel: Kernel) -> None:
+    own_kernel.run("%load_ext course_utils")
+    own_kernel.start(ranks("local", "print('never')"))
+    own_kernel.wait_for("ranks on the CPU")
+    own_kernel.interrupt()
+    got = own_kernel.finish()
+    assert got.error and got.error[0] == "KeyboardInterrupt" and got.seconds < limit(3)
+    got = own_kernel.run(ranks("local", "print('again')"))
+    assert got.error is None and got.text.count("again") == 2 and own_kernel.ask("run.engine") == "warm"
+
+
+# --- the kernel ends ---------------------------------------------------------------------------------------------------
+
+# A DataLoader worker that the kernel forked outlives it by some seconds, with copies of all that the kernel had open.
+WORKERS = """import torch
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self): return 1000
+    def __getitem__(self, i): return i
+loader = torch.utils.data.DataLoader(Numbers(), num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+batches = iter(loader)
+next(batches)
+print("workers", [w.pid for w in batches._workers])
+"""
+
+
+def with_workers(kernel: Kernel) -> tuple[int, ...]:
+    return tuple(int(pid) for pid in re.findall(r"\d+", kernel.run(WORKERS).text))
+
+
+@pytest.mark.parametrize("engine", ["local", "cold", pytest.param("torchrun", marks=SLOW)])
+def test_nothing_outlives_a_killed_kernel(own_kernel: Kernel, engine: str) -> None:
+    """By SIGKILL, in the middle of a launch, with live DataLoader workers that were forked before and, by a thread, during the launch."""
+    own_kernel.run("%load_ext course_utils")
+    with_workers(own_kernel)
+    own_kernel.run(
+        "import os, threading, time\n"
+        "def fork_during_the_launch():\n"
+        "    time.sleep(1.0 if local.server() and local.server._ready else 8.0)\n"
+        "    if os.fork() == 0:\n        time.sleep(600)\n"
+        "from course_utils.engines import local\nthreading.Thread(target=fork_during_the_launch, daemon=True).start()"
+    )
+    own_kernel.start(ranks(engine, STUBBORN))
+    for rank in (0, 1):
+        own_kernel.wait_for(f"ready {rank}")
+    until = time.monotonic() + 30
+    while len(forked := [p for p in own_kernel.mark.alive() if p.ppid() == own_kernel.pid and "ipykernel" in " ".join(p.cmdline())]) < 3:
+        assert time.monotonic() < until, f"the kernel has not forked: {forked}"
+        time.sleep(0.1)
+    own_kernel.kill()
+    holders = [p.pid for p in forked]
+    until = time.monotonic() + limit(5)
+    while left := own_kernel.left(*holders):
+        assert time.monotonic() < until, [(p.pid, p.cmdline()) for p in left]
+        time.sleep(0.05)
+    assert psutil.pid_exists(holders[-1]), "nothing held the kernel's files open: the test shows nothing"
+    assert not list(own_kernel.tmp.glob("course-*"))
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_nothing_outlives_a_restart(own_kernel: Kernel, now: bool) -> None:
+    own_kernel.warm()
+    own_kernel.start(ranks("local", STUBBORN))
+    for rank in (0, 1):
+        own_kernel.wait_for(f"ready {rank}")
+    before = {p.pid for p in own_kernel.mark.alive()}
+    own_kernel.restart(now)
+    until = time.monotonic() + limit(5)
+    while left := [p for p in own_kernel.mark.alive() if p.pid in before]:
+        assert time.monotonic() < until, [(p.pid, p.cmdline()) for p in left]
+        time.sleep(0.05)
+    assert not list(own_kernel.tmp.glob("course-*"))
+    own_kernel.warm()  # and the new kernel launches
+
+
+def test_the_server_ends_with_the_kernel(own_kernel: Kernel) -> None:
+    """Before it is ready as well as after."""
+    for ready in (False, True):
+        if ready:
+            own_kernel.warm()
+        else:
+            own_kernel.run("%load_ext course_utils")
+            time.sleep(1.0)
+        others = [p for p in own_kernel.mark.alive() if p.pid != own_kernel.pid]
+        assert others, "no server was started"
+        if ready:
+            own_kernel.client.shutdown()  # in good order
+        else:
+            os.kill(own_kernel.pid, 9)
+        psutil.wait_procs(others, timeout=limit(5))
+        assert not [p for p in others if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        if not ready:
+            own_kernel.restart(now=True)
+
+
+# --- many at once ------------------------------------------------------------------------------------------------------
+
+REDUCE = """import torch, torch.distributed as dist
+from course_utils.rank import report
+dist.init_process_group("gloo")
+t = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(t)
+report(sum=t.item())
+dist.destroy_process_group()
+"""
+
+
+def test_two_notebooks_launch_at_once(kernel: Kernel, own_kernel: Kernel) -> None:
+    own_kernel.warm()
+    for _ in range(3):
+        for each in (kernel, own_kernel):
+            each.start(ranks("local", REDUCE))
+        for each in (kernel, own_kernel):
+            assert each.finish().error is None
+            assert each.ask("run.values('sum')") == [3.0, 3.0]
+    own_kernel.wait_clean()
+
+
+def test_20_launches_from_4_threads(kernel: Kernel) -> None:
+    kernel.run(f"from pathlib import Path\nscript = Path('reduce.py'); script.write_text({REDUCE!r})")
+    got = kernel.run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(4) as pool:\n"
+        "    runs = list(pool.map(lambda i: launch(script, 2, quiet=i % 2 == 0), range(20)))"
+    )
+    assert got.error is None, got.error
+    assert kernel.ask("[run.values('sum') for run in runs]") == [[3.0, 3.0]] * 20
+    assert kernel.ask("len({run.path for run in runs})") == 20
+    assert kernel.ask("{run.engine for run in runs}") == {"warm"}
+
+
+def test_more_ranks_than_cores(kernel: Kernel) -> None:
+    got = kernel.run(ranks("local", REDUCE, n=8))
+    assert got.error is None and kernel.ask("run.values('sum')") == [36.0] * 8
+
+
+# --- nothing is left ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_ranks_leave_is_removed(kernel: Kernel, engine: str) -> None:
+    """Temporary files, shared memory, listening children, daemons; whether the launch ends well or not."""
+    script = """import os, subprocess, sys, tempfile, time
+from multiprocessing import resource_tracker, shared_memory
+import torch
+from course_utils.rank import report
+tempfile.mkdtemp(); open(tempfile.mkstemp()[1], "w").write("x" * 1000)
+memory = shared_memory.SharedMemory(create=True, size=4096)
+resource_tracker.unregister(memory._name, "shared_memory")     # nobody will remove it now
+torch.multiprocessing.set_sharing_strategy("file_system")
+shared = torch.ones(1000).share_memory_()
+serve = "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", serve], stdout=subprocess.PIPE, start_new_session=True)
+report(tmp=tempfile.gettempdir(), memory=memory.name, pid=os.getpid(), port=int(child.stdout.readline()))
+if FAIL and os.environ["RANK"] == "1":
+    os._exit(1)
+"""
+    for fail in (False, True):
+        got = kernel.run(ranks(engine, script.replace("FAIL", str(fail))))
+        assert bool(got.error) == fail, got.error
+        assert len(kernel.left()) == 0
+        for record in kernel.ask("[r.records[-1] for r in run.ranks]"):
+            assert record["tmp"].startswith(str(kernel.tmp)) and not os.path.exists(record["tmp"])
+            names = os.listdir("/dev/shm")
+            assert record["memory"] not in names
+            assert not [name for name in names if name.startswith(f"torch_{record['pid']}_")]
+            with pytest.raises(ConnectionRefusedError):
+                import socket
+
+                socket.create_connection(("127.0.0.1", record["port"]), timeout=5).close()
+
+
+def test_shared_memory_of_others_is_left_alone(kernel: Kernel) -> None:
+    """A launch removes what its ranks made, not what the notebook makes meanwhile."""
+    got = kernel.run(
+        "import threading, time, torch\nfrom multiprocessing import shared_memory\n"
+        "made = []\ndef make():\n    time.sleep(0.3); made.append(shared_memory.SharedMemory(create=True, size=4096))\n"
+        "from pathlib import Path\nPath('nap.py').write_text('import time; time.sleep(1)')\n"
+        "threading.Thread(target=make).start(); launch('nap.py', 2)\n"
+        "again = shared_memory.SharedMemory(made[0].name); again.close(); made[0].close(); made[0].unlink()\n"
+        "from multiprocessing import resource_tracker; resource_tracker._resource_tracker._stop()  # the notebook's own process"
+    )
+    assert got.error is None, got.error
+
+
+def test_only_the_newest_launches_are_kept(kernel: Kernel) -> None:
+    from course_utils.folders import KEEP
+
+    got = kernel.run(
+        f"from pathlib import Path\nPath('nothing.py').write_text('')\nruns = [launch('nothing.py', 1, quiet=True) for _ in range({KEEP + 5})]", 200
+    )
+    assert got.error is None, got.error
+    kept = list((kernel.folder / "runs" / "lesson" / "launches").iterdir())
+    assert len(kept) == KEEP
+    assert kept[0].stat().st_mode & 0o777 == 0o700 and (kernel.folder / "runs").stat().st_mode & 0o777 == 0o700
+    assert kernel.ask("runs[-1].path") in map(str, kept) and kernel.ask("runs[0].path") not in map(str, kept)
