@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +17,35 @@ CHUNK = 1 << 18
 
 
 class _Tail:
-    """New complete lines of a file that another process appends to."""
+    """New complete lines of a file that another process appends to. Never more of it in memory than a chunk and a line."""
 
     def __init__(self, path: Path):
         self.path = path
         self.offset = 0
-        self.rest = b""
+        self.rest = ""
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def lines(self, last: bool = False) -> list[str]:
+    def lines(self, last: bool = False) -> Iterator[str]:
+        """What a chunk holds; with `last` all that is left, also the end of a line that has none. A very long line comes in parts."""
+        while True:
+            data = self._read()
+            *whole, self.rest = (self.rest + self.decoder.decode(data, final=last and not data)).split("\n")
+            yield from whole
+            if self.rest and (len(self.rest) > LONG_LINE or last and not data):
+                text, self.rest = self.rest, ""
+                yield text
+            if not (last and data):
+                return
+
+    def _read(self) -> bytes:
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
-                data = file.read() if last else file.read(CHUNK)
+                data = file.read(CHUNK)
         except FileNotFoundError:
-            return []
+            return b""
         self.offset += len(data)
-        *whole, self.rest = (self.rest + data).split(b"\n")
-        if self.rest and (last or len(self.rest) > LONG_LINE):
-            whole.append(self.rest)
-            self.rest = b""
-        return [line.decode(errors="replace") for line in whole]
+        return data
 
 
 class Stream:

@@ -1,0 +1,153 @@
+# ruff: noqa: F811 - fixtures are imported by their names
+"""What ranks print appears under the cell: whole lines, in order, not too much of it, and nothing waits for it."""
+
+from __future__ import annotations
+
+import re
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from kernels import Cell, Kernel, close_shared_kernel, kernel, limit  # noqa: F401
+from test_launch_table import ALL_ENGINES, ENGINES, ranks
+
+MESSAGES_A_SECOND = 20
+
+
+def lines_of(text: str, rank: int) -> list[str]:
+    prefix = f"rank {rank} | "
+    return [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
+
+
+def check_rate(cell: Cell) -> None:
+    times = [at for at, _ in cell.streams]
+    if len(times) > MESSAGES_A_SECOND:  # a burst at the beginning and one at the end are allowed for
+        assert len(times) / (times[-1] - times[0]) <= MESSAGES_A_SECOND * 1.25, f"{len(times)} messages in {times[-1] - times[0]:.1f} s"
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+def test_a_megabyte_from_each_rank(kernel: Kernel, engine: str) -> None:
+    script = "for i in range(12_000):\n    print(f'{i:06d}', 'abcdefghij' * 8)\nprint('last')\n"
+    got = kernel.run(ranks(engine, script, "--timeout 60"))
+    assert got.error is None, got.error
+    assert got.seconds < limit(6) or engine != "local", "printing was slowed down"
+    shown = got.text.encode()
+    assert 190_000 < len(shown) < 215_000
+    for rank in (0, 1):
+        lines = lines_of(got.text, rank)
+        assert all(re.fullmatch(r"\d{6} (abcdefghij){8}", line) for line in lines if line != "last"), "torn lines"
+        assert [int(line[:6]) for line in lines if line != "last"] == list(range(len([line for line in lines if line != "last"]))), (
+            "lines out of order, or missing"
+        )
+    assert len(lines_of(got.text, 0)) + len(lines_of(got.text, 1)) > 1000
+    said = re.search(r"more than 200 KB of output; all of it is in (\S+)/rank\*\.log", got.text)
+    assert said and said[1] == kernel.ask("run.path")
+    for rank in (0, 1):
+        log = (Path(said[1]) / f"rank{rank}.log").read_text().splitlines()
+        assert len(log) == 12_001 and log[-1] == "last"
+    check_rate(got)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_many_lines_over_time(kernel: Kernel, engine: str) -> None:
+    """They appear while the ranks run, in few messages."""
+    got = kernel.run(ranks(engine, "import time\nfor i in range(300):\n    print('line', i)\n    time.sleep(0.01)\n"))
+    assert got.error is None
+    for rank in (0, 1):
+        assert lines_of(got.text, rank) == [f"line {i}" for i in range(300)]
+    times = [at for at, text in got.streams if "line" in text]
+    assert times[-1] - times[0] > 2.0, "they all came at the end"
+    check_rate(got)
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+def test_python_c_and_stderr_keep_their_order(kernel: Kernel, engine: str) -> None:
+    script = """import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None)
+for i in range(200):
+    print("python", i)
+    libc.printf(b"printf %d\\n", i)
+    libc.puts(b"puts")
+    print("stderr", i, file=sys.stderr)
+    sys.stdout.write("two "); sys.stdout.write("pieces\\n")
+    if i % 50 == 0:
+        subprocess.run(["echo", "child"])
+os.write(1, b"by number\\n")
+"""
+    got = kernel.run(ranks(engine, script))
+    assert got.error is None, got.error
+    expected = []
+    for i in range(200):
+        expected += [f"python {i}", f"printf {i}", "puts", f"stderr {i}", "two pieces"] + ["child"] * (i % 50 == 0)
+    for rank in (0, 1):
+        assert lines_of(got.text, rank) == [*expected, "by number"]
+
+
+def test_output_without_newlines(kernel: Kernel) -> None:
+    """A long piece without an end is shown in parts, a short one when the rank ends; of a line that is written over, its last state."""
+    got = kernel.run(ranks("local", "for i in range(1000):\n    print('y' * 100, end='')\n", n=1))
+    assert got.error is None and "".join(lines_of(got.text, 0)) == "y" * 100_000
+    got = kernel.run(ranks("local", "for i in range(100):\n    print(f'\\r{i} of 100', end='')\n", n=1))
+    assert lines_of(got.text, 0) == ["99 of 100"]
+    got = kernel.run(ranks("local", "print('first', end='')\nprint('\\nsecond', end='')\n", n=1))
+    assert lines_of(got.text, 0) == ["first", "second"]
+
+
+def test_letters_beyond_ascii_and_bytes_that_are_no_text(kernel: Kernel) -> None:
+    script = "import os\nprint('größer → 速い')\nos.write(1, b'\\xff\\xfe raw\\n')\nprint('\\ud800 half')\nprint('x' * 40_000 + 'é' * 40_000)\n"
+    got = kernel.run(ranks("local", script, n=1))
+    assert got.error is None, got.error
+    assert lines_of(got.text, 0)[0] == "größer → 速い"
+    assert lines_of(got.text, 0)[1].endswith(" raw") and "half" in lines_of(got.text, 0)[2]
+    assert got.text.count("é") == 40_000
+
+
+def test_a_flood_is_stopped(kernel: Kernel) -> None:
+    """A rank that prints for ever must not fill the disk."""
+    code = (
+        "from pathlib import Path\nPath('flood.py').write_text('import os\\nwhile True: os.write(1, b\"0123456789abcde\\\\n\" * 65536)')\n"
+        "try:\n    launch('flood.py', 1)\nexcept RankError as error:\n    run = error.run; print(error)"
+    )
+    got = kernel.run(code)
+    assert got.error is None and "printed more than 512 MB" in got.text
+    assert len(got.text) < 250_000
+    kernel.run("Path(run.ranks[0].log).unlink()")
+
+
+def test_quiet_shows_nothing_and_keeps_all(kernel: Kernel) -> None:
+    got = kernel.run(ranks("local", "from course_utils.rank import report\nprint('hidden')\nreport(x=1)", "--quiet"))
+    assert got.text == "" and kernel.ask("run.values('x')") == [1, 1] and "hidden" in kernel.ask("run.log(1)")
+
+
+def test_one_progress_bar_for_all_ranks(kernel: Kernel) -> None:
+    """One display, updated in place; text that a page without JavaScript shows too."""
+    script = """import os, time
+from course_utils.rank import report
+for i in range(31):
+    report(progress=(i, 30), loss=1 / (i + 1))
+    time.sleep(0.03 if os.environ["RANK"] == "0" else 0.01)
+"""
+    got = kernel.run(ranks("local", script))
+    assert got.error is None
+    kinds = [kind for kind, _ in got.displays]
+    assert kinds[0] == "display_data" and set(kinds[1:]) == {"update_display_data"}
+    assert len(kinds) < 15, "updated too often"
+    done = [int(re.search(r"(\d+)%", text)[1]) for _, text in got.displays]  # type: ignore[index]
+    assert done == sorted(done) and done[-1] == 100 and any(10 < d < 90 for d in done)
+    assert len(kernel.ask("run.values('loss')")) == 62
+
+
+def test_the_first_line_says_on_what_ranks_run(kernel: Kernel) -> None:
+    got = kernel.run(ranks("local", "print('x')"))
+    first = got.text.splitlines()[0]
+    assert first == kernel.ask("run.placement") and first.startswith("2 ranks on")
+    assert got.streams[0][0] <= got.streams[-1][0] and all(a[0] <= b[0] for a, b in pairwise(got.streams))
+
+
+def test_an_error_keeps_what_was_printed_before(kernel: Kernel) -> None:
+    got = kernel.run(ranks("local", "print('before')\nraise SystemExit('after')", n=1))
+    assert lines_of(got.text, 0)[0] == "before"
+    assert got.error and "SystemExit: after" in got.error[1]
+    assert "before" in kernel.ask("run.log(0)") and "SystemExit: after" in kernel.ask("run.log(0)")
+    assert time.time() - got.ended < 60
