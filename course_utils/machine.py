@@ -254,7 +254,7 @@ def place(machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str 
         return Placement(world, "cuda", "nccl", per_rank, per_thread, "gpu", sentence, env)
     sentence = f"{noun} on the CPU, backend gloo, {per_thread} of {machine.cores} cores{'' if world == 1 else ' each'}."
     if world * per_thread > machine.cores:
-        sentence = f"{noun} on the CPU, backend gloo, sharing {machine.cores} cores: times include waiting for a core."
+        sentence = f"{noun} on the CPU, backend gloo, sharing {machine.cores} core{'s' * (machine.cores > 1)}: times include waiting for a core."
     if device != "cpu":
         sentence += f" {_what_gpus_would_change(machine, world, per_rank)}"
     env |= {"COURSE_DEVICE": "cpu", "COURSE_SIZE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
