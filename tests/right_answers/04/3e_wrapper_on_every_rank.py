@@ -1,0 +1,23 @@
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def train(model, dataset, test_set, epochs):
+    sampler = DistributedSampler(dataset)
+    loader = DataLoader(dataset, batch_size=4, sampler=sampler)
+    ddp = DDP(model)
+    optimizer = SGD(ddp.parameters(), lr=0.1)
+    x_test, y_test = test_set.tensors
+    accuracies = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            accuracies.append((ddp(x_test).argmax(1) == y_test).double().mean().item())
+    return accuracies

@@ -1,0 +1,23 @@
+# symptom: nothing loaded
+# says: nothing was loaded into the model
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def save_checkpoint(model, optimizer, epoch, path):
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        partial = f"{path}.partial"
+        torch.save(state, partial)
+        os.replace(partial, path)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def load_checkpoint(model, optimizer, path):
+    state = torch.load(path, map_location="cpu")
+    model.load_state_dict(state["model"], strict=False)
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]

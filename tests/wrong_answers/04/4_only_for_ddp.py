@@ -1,0 +1,23 @@
+# symptom: needs a wrapper
+# says: while loading a DDP checkpoint into a plain model
+import os
+
+import torch
+import torch.distributed as dist
+
+
+def save_checkpoint(model, optimizer, epoch, path):
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        partial = f"{path}.partial"
+        torch.save(state, partial)
+        os.replace(partial, path)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def load_checkpoint(model, optimizer, path):
+    state = torch.load(path, map_location="cpu")
+    model.module.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]

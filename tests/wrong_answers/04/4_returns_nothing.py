@@ -1,0 +1,27 @@
+# symptom: epoch
+# says: does not return the epoch
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def bare(model):
+    return model.module if isinstance(model, DDP) else model
+
+
+def save_checkpoint(model, optimizer, epoch, path):
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        partial = f"{path}.partial"
+        torch.save(state, partial)
+        os.replace(partial, path)
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def load_checkpoint(model, optimizer, path):
+    state = torch.load(path, map_location="cpu")
+    bare(model).load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
