@@ -9,6 +9,7 @@ import builtins
 import ctypes
 import faulthandler
 import json
+import multiprocessing.process
 import os
 import signal
 import struct
@@ -50,6 +51,8 @@ def run(script: str, args: list[str], link_fd: int | None = None, store_fd: int 
     _kept.append(stack)
     with open(os.path.join(folder, f"rank{rank}.pid"), "w") as file:
         file.write(f"{os.getpid()} {os.uname().nodename}")
+    if sys.platform == "linux":  # so that the supervisor knows which semaphores in /dev/shm are ours
+        multiprocessing.process.current_process()._config["semprefix"] = "/" + os.path.basename(os.environ.get("TMPDIR", "course"))  # type: ignore[attr-defined]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     package = os.environ.pop("COURSE_PACKAGE_PATH", "")
     if package and package not in sys.path:

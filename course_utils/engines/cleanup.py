@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
-# Names that torch, NCCL, OpenMP and multiprocessing give to their files in /dev/shm; nobody else's file is ever touched.
-SHM_NAMES = re.compile(r"(torch_(\d+)_|psm_|sem\.mp-|sem\.loky-|nccl-|__KMP_REGISTERED_LIB_)")
+# Names that torch, NCCL, OpenMP and multiprocessing give to their files in /dev/shm; nobody else's file is ever touched. Some hold the maker's pid.
+SHM_NAMES = re.compile(r"(?:torch_|__KMP_REGISTERED_LIB_)(?P<pid>\d+)_|psm_|nccl-")
 
 
 def adopt_orphans() -> None:
@@ -80,6 +80,16 @@ def shm_files() -> set[str]:
         return set()
 
 
+def remove_semaphores(prefix: str) -> None:
+    """Remove the semaphores whose names begin with `prefix`, which the ranks of one launch alone give to theirs.
+
+    No look at what is mapped would tell whose another semaphore is: the C library makes it under another name, and one that was just made
+    is mapped by nobody while a spawned worker is still on its way to it.
+    """
+    for path in Path("/dev/shm").glob(f"sem.{prefix}*"):
+        path.unlink(missing_ok=True)
+
+
 def remove_shm(names: set[str], since: float) -> None:
     """Remove the shared memory in `names` that came after `since` (seconds since the epoch), is ours, and is mapped by no living process."""
     if not names:
@@ -94,9 +104,9 @@ def remove_shm(names: set[str], since: float) -> None:
     in_use = "\n".join(mapped)
     for name in names:
         path = Path("/dev/shm", name)
-        maker = (SHM_NAMES.match(name) or [None] * 3)[2]  # torch writes its pid there; such a file may be on its way, mapped by nobody
-        if maker and os.path.exists(f"/proc/{maker}"):
-            continue
+        known = SHM_NAMES.match(name)
+        if known and known["pid"] and os.path.exists(f"/proc/{known['pid']}"):
+            continue  # such a file may be on its way to another process, and mapped by nobody meanwhile
         try:
             info = path.stat()
             if info.st_uid == os.getuid() and info.st_mtime >= since - 1 and f"/dev/shm/{name}" not in in_use:

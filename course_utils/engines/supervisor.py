@@ -28,7 +28,7 @@ if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
 from course_utils.engines import LaunchLost, Request, child, receive_message, send_message  # noqa: E402
-from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, remove_shm, send, shm_files  # noqa: E402
+from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, remove_semaphores, remove_shm, send, shm_files  # noqa: E402
 
 FAIL_GRACE_S = 0.5  # after a failure: time for the other ranks to tell their own
 EXIT_GRACE_S = 1.0  # after an exception ended a script: time for its process to end by itself
@@ -90,6 +90,7 @@ class Supervisor:
             kill_descendants(self.started)
             shutil.rmtree(tmp, ignore_errors=True)
             remove_shm(shm_files() - shm_before, started_on)
+            remove_semaphores(os.path.basename(tmp))
         outcome = {"cause": self.cause, "wall_s": wall_s, "ranks": {str(r): {**_exit_of(s), "time": t} for r, (s, t) in self.status.items()}}
         try:
             send_message(self.conn, json.dumps(outcome).encode())
