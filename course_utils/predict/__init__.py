@@ -1,8 +1,97 @@
 """The cost model: what a run should cost, from numbers that were measured or published. Pure functions, no torch.
 
-Times are in seconds, sizes in bytes, rates per second. Every function names the source of its formula.
+Times are in seconds, sizes in bytes, rates per second, unless a name says otherwise. Every function names the source of its formula, and every
+number that is not an argument stands in `constants`. `python -m course_utils.predict FILE.json` predicts published cases.
 """
 
-from .scaling import amdahl, data_parallel_step, efficiency, gustafson
+from .cluster import Budget, Cluster, ParallelRun, gpus_for_deadline, parallel_3d
+from .collectives import (
+    Link,
+    SizeSweep,
+    all_gather,
+    all_reduce,
+    broadcast,
+    bus_bandwidth,
+    from_bus_bandwidth,
+    hierarchical_all_reduce,
+    reduce_scatter,
+    ring_all_reduce,
+    ring_factor,
+    tree_all_reduce,
+    two_point_all_reduce,
+)
+from .data_parallel import DDPStep, Layer, Span, buckets, ddp_step, equal_layers
+from .loading import LoaderRun, copy_s, loader_run, workers_needed
+from .memory import ModelStates, checkpoint_chain, pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory, zero_traffic
+from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
+from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
+from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
+from .sharded import ShardedStep, fsdp_step
+from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
 
-__all__ = ["amdahl", "data_parallel_step", "efficiency", "gustafson"]
+__all__ = [
+    "AmdahlFit",
+    "Bracket",
+    "Budget",
+    "Cluster",
+    "DDPStep",
+    "Kernel",
+    "Layer",
+    "Link",
+    "LoaderRun",
+    "ModelStates",
+    "ParallelRun",
+    "PipelineRun",
+    "ShardedStep",
+    "SizeSweep",
+    "Span",
+    "TensorParallelStep",
+    "Transformer",
+    "all_gather",
+    "all_reduce",
+    "amdahl",
+    "amp_bracket",
+    "amp_speedup",
+    "broadcast",
+    "bubble_fraction",
+    "buckets",
+    "bus_bandwidth",
+    "checkpoint_chain",
+    "copy_s",
+    "data_parallel_step",
+    "ddp_step",
+    "efficiency",
+    "equal_layers",
+    "fit_amdahl",
+    "from_bus_bandwidth",
+    "fsdp_step",
+    "gpus_for_deadline",
+    "gustafson",
+    "hfu",
+    "hierarchical_all_reduce",
+    "iteration_s",
+    "karp_flatt",
+    "loader_run",
+    "mfu",
+    "parallel_3d",
+    "pipeline_activation_bytes",
+    "pipeline_speedup",
+    "recompute_time",
+    "reduce_scatter",
+    "ring_all_reduce",
+    "ring_factor",
+    "roofline_s",
+    "simulate_pipeline",
+    "slowest_of",
+    "spread_stages",
+    "tensor_parallel_step",
+    "training_days",
+    "training_s",
+    "transformer_activation_bytes",
+    "tree_all_reduce",
+    "two_point_all_reduce",
+    "utilisation",
+    "workers_needed",
+    "zero_memory",
+    "zero_traffic",
+]

@@ -1,6 +1,12 @@
-"""Speed-up over ranks: the two classical laws, and the simplest model of a data-parallel step."""
+"""Speed-up over ranks: the two classical laws, how they are read off real runs, and the simplest model of a data-parallel step."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from ._check import count, fraction, not_negative, positive
 
 
 def amdahl(n: int, serial: float) -> float:
@@ -27,14 +33,85 @@ def efficiency(speedup: float, n: int) -> float:
     return speedup / n
 
 
+def karp_flatt(speedup: float, n: int) -> float:
+    """The serial fraction that one measured `speedup` on `n` ranks (2 or more) stands for.
+
+    (1/speedup - 1/n) / (1 - 1/n). When it grows with `n`, the loss is not serial work but overhead that grows, such as communication.
+    It is below zero for a speed-up above `n`. Karp and Flatt, "Measuring parallel processor performance", CACM 33(5), 1990.
+    """
+    count(2, n=n)
+    positive(speedup=speedup)
+    return (1 / speedup - 1 / n) / (1 - 1 / n)
+
+
+@dataclass(frozen=True)
+class AmdahlFit:
+    """A fit of `serial_s + split_s / n` to measured times. `worst` is the largest relative distance of a run from the fit."""
+
+    serial_s: float
+    split_s: float
+    worst: float
+
+    @property
+    def serial(self) -> float:
+        """The serial fraction (0 to 1) of the time on one rank."""
+        return self.serial_s / (self.serial_s + self.split_s)
+
+    def time_s(self, n: int) -> float:
+        """Seconds on `n` ranks."""
+        count(n=n)
+        return self.serial_s + self.split_s / n
+
+    def speedup(self, n: int) -> float:
+        """Speed-up on `n` ranks over one."""
+        return self.time_s(1) / self.time_s(n)
+
+
+def fit_amdahl(times_s: Mapping[int, float]) -> AmdahlFit:
+    """The serial and the split part of a program, from its seconds on two or more rank counts: `fit_amdahl({1: 10.0, 2: 5.6, 4: 3.4})`.
+
+    Least squares of t(n) = serial_s + split_s / n on relative errors, with neither part below zero.
+    Raises ValueError for fewer than two rank counts.
+    """
+    if len(times_s) < 2:
+        raise ValueError(f"a fit needs times on two rank counts or more; got {len(times_s)}")
+    for n, seconds in times_s.items():
+        count(ranks=n)
+        positive(**{f"time on {n} ranks": seconds})
+    # Relative errors: each equation (serial + split/n) / t = 1 has the same weight.
+    rows = [(1 / t, 1 / (n * t)) for n, t in times_s.items()]
+    aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
+    a1, b1 = sum(r[0] for r in rows), sum(r[1] for r in rows)
+    determinant = aa * bb - ab * ab
+    serial_s, split_s = (a1 * bb - b1 * ab) / determinant, (b1 * aa - a1 * ab) / determinant
+    if serial_s < 0:
+        serial_s, split_s = 0.0, b1 / bb
+    elif split_s < 0:
+        serial_s, split_s = a1 / aa, 0.0
+    worst = max(abs((serial_s + split_s / n) / t - 1) for n, t in times_s.items())
+    return AmdahlFit(serial_s, split_s, worst)
+
+
 def data_parallel_step(compute_s: float, sum_s: float, hidden: float = 0.0) -> float:
     """Seconds of a data-parallel step: `compute_s` on one rank's batch, and the sum of the gradients over all ranks, `sum_s`.
 
     `hidden` (0 to 1) is the fraction of the sum that runs behind the backward pass; 0 is the pessimist's answer, 1 the optimist's.
+    `ddp_step` works out how much is hidden.
     """
-    if compute_s < 0 or sum_s < 0 or not 0 <= hidden <= 1:
-        raise ValueError(f"times are not negative and hidden is 0 to 1; got {compute_s}, {sum_s}, {hidden}")
+    not_negative(compute_s=compute_s, sum_s=sum_s)
+    fraction(hidden=hidden)
     return compute_s + (1 - hidden) * sum_s
+
+
+def slowest_of(n: int, variation: float) -> float:
+    """How much longer the slowest of `n` ranks takes than the average one, as a factor; a synchronous step waits for it.
+
+    1 + variation * z, where `variation` is the standard deviation of a rank's step over its mean, and z is the expected maximum of `n`
+    normal numbers, by Blom's approximation: the quantile (n - 0.375) / (n + 0.25). Blom, "Statistical estimates", 1958. It is 1 for n = 1.
+    """
+    count(n=n)
+    not_negative(variation=variation)
+    return 1.0 if n == 1 else 1 + variation * NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
 def _check(n: int, serial: float) -> None:

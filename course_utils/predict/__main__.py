@@ -1,0 +1,142 @@
+"""`python -m course_utils.predict FILE.json [--json]`: predict published cases, and say how far each prediction is off."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from .cases import CLASSES, Prediction, predict_case
+
+EPILOG = f"""\
+FILE holds a list of cases, or an object whose "cases" is one. A case has an id, a class (cls), the inputs of that class, the observed value, and usually
+a unit, a role and a note. Classes: {", ".join(sorted(CLASSES))}.
+
+error is predicted / observed - 1; for a bracket (amp_bound) it is how far the observed value lies outside. A class is summed up without its
+counterexamples, on which the model is known to fail for the reason in their note.
+
+exit code: 0 when every case was predicted; 1 when at least one could not be (unknown class, bad input): it is named, and the rest is predicted;
+2 when FILE cannot be read as a list of cases. How good the predictions are does not change it.
+"""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a class, or all cases of a role, came out. Errors are absolute and relative; `worst` is the id of the largest."""
+
+    name: str
+    n: int
+    median_error: float | None
+    worst_error: float | None
+    worst: str = ""
+    counterexamples: int = 0
+    not_predicted: int = 0
+
+
+def summarise(name: str, predictions: Sequence[Prediction]) -> Summary:
+    """Counterexamples and cases without prediction are counted, but not in the errors."""
+    against = [p for p in predictions if p.role == "counterexample"]
+    failed = [p for p in predictions if p.problem]
+    counted = [(abs(p.error), p.id) for p in predictions if p.error is not None and p.role != "counterexample"]
+    worst = max(counted, default=(None, ""))
+    return Summary(name, len(counted), median(e for e, _ in counted) if counted else None, worst[0], worst[1], len(against), len(failed))
+
+
+def load_cases(path: str) -> list[Any]:
+    """The cases of a file. Raises ValueError with one sentence when there are none to be had."""
+    try:
+        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ValueError(f"{path} cannot be read: {problem.strerror or problem}") from None
+    except ValueError as problem:
+        raise ValueError(f"{path} is not JSON: {problem}") from None
+    cases = raw.get("cases") if isinstance(raw, dict) else raw
+    if not isinstance(cases, list):
+        raise ValueError(f'{path} holds no list of cases: the file is a list, or an object whose "cases" is one')
+    return cases
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    return "" if value is None else f"{100 * value:{'+' if signed else ''}.1f}%"
+
+
+def _value(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def table(predictions: Sequence[Prediction]) -> list[str]:
+    """One line a case, and one more where there is something to say."""
+    rows = [("id", "class", "role", "predicted", "observed", "error", "unit")]
+    for p in predictions:
+        predicted = _value(p.predicted) if p.low is None or p.high is None else f"{_value(p.low)} to {_value(p.high)}"
+        rows.append((p.id, p.cls, p.role, predicted, _value(p.observed), _percent(p.error, signed=p.low is None), p.unit))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    right = {3, 4, 5}
+    lines = ["  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    shown = lines[:1]
+    for p, line in zip(predictions, lines[1:], strict=True):
+        shown.append(line)
+        if p.problem:
+            shown.append(f"    not predicted: {p.problem}")
+        if p.role == "counterexample" and p.error is not None:
+            shown.append(f"    counterexample, off by {_percent(abs(p.error))}, because {p.cause or 'of what the case does not say'}")
+        elif p.low is not None and p.error and p.note:
+            shown.append(f"    outside the bracket: {p.note}")
+        if p.unused:
+            shown.append(f"    inputs not used by {p.cls}: {', '.join(p.unused)}")
+    return shown
+
+
+def summary_line(s: Summary, width: int) -> str:
+    """The one line of a class."""
+    text = f"{s.name.ljust(width)}  n {s.n:3d}"
+    if s.n:
+        text += f"  median {_percent(s.median_error):>6}  worst {_percent(s.worst_error):>6}  ({s.worst})"
+    text += f"  and {s.counterexamples} counterexample{'s' * (s.counterexamples > 1)}" if s.counterexamples else ""
+    text += f"  and {s.not_predicted} not predicted" if s.not_predicted else ""
+    return text
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.predict", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", metavar="FILE.json")
+    parser.add_argument("--json", action="store_true", help="write everything as one JSON object to stdout")
+    options = parser.parse_args(arguments)
+    try:
+        cases = load_cases(options.file)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    predictions = [predict_case(case, number) for number, case in enumerate(cases, 1)]
+    by_class: dict[str, list[Prediction]] = {}
+    by_role: dict[str, list[Prediction]] = {}
+    for p in predictions:
+        by_class.setdefault(p.cls or "(none)", []).append(p)
+        by_role.setdefault(p.role or "(none)", []).append(p)
+    classes = [summarise(cls, members) for cls, members in by_class.items()]
+    roles = [summarise(f"all {role}", members) for role, members in by_role.items() if role != "counterexample"]
+    failed = [p for p in predictions if p.problem]
+    if options.json:
+        answer = {"cases": [asdict(p) for p in predictions], "classes": [asdict(s) for s in classes], "roles": [asdict(s) for s in roles]}
+        print(json.dumps(answer, indent=1))
+    else:
+        width = max((len(s.name) for s in [*classes, *roles]), default=0)
+        print("\n".join(table(predictions)))
+        print()
+        print("\n".join(summary_line(s, width) for s in [*classes, *roles]))
+    if failed:
+        names = ", ".join(p.id for p in failed[:10]) + " ..." * (len(failed) > 10)
+        print(f"{len(failed)} of {len(cases)} cases could not be predicted: {names}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

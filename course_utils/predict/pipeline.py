@@ -1,0 +1,219 @@
+"""A pipeline-parallel step by simulation: uneven stages, communication and memory, with the timeline of every stage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import schedules
+from ._check import at_most, count, fraction, not_negative, one_of, positive
+from .data_parallel import Span
+from .schedules import SCHEDULES, Op
+
+RECOMPUTE = ("none", "always", "except_last")
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """A simulated step. Lists have one entry a stage (a device)."""
+
+    schedule: str
+    total_s: float
+    busy_s: tuple[float, ...]
+    peak_micro_batches: tuple[int, ...]  # activations held at once, in micro-batches of one chunk
+    peak_bytes: tuple[float, ...]  # the same in bytes; zeros when no activation size was given
+    spans: tuple[Span, ...]  # (stage, start_s, end_s, what, label), for figures.rank_timeline
+
+    @property
+    def bubble(self) -> float:
+        """The fraction of all stages' time in which they wait: (p-1)/(m+p-1) for even stages under GPipe and 1F1B."""
+        return 1 - sum(self.busy_s) / (len(self.busy_s) * self.total_s) if self.total_s else 0.0
+
+
+def bubble_fraction(p: int, m: int, v: int = 1) -> float:
+    """The closed form for `p` even stages, `m` micro-batches and `v` chunks a stage: (p-1) / (v m + p - 1). arXiv 2104.04473, section 2."""
+    count(p=p, m=m, v=v)
+    return (p - 1) / (v * m + p - 1)
+
+
+def simulate_pipeline(
+    schedule: str,
+    forward_s: Sequence[float],
+    micro_batches: int,
+    *,
+    backward_s: Sequence[float] | None = None,
+    weight_share: float = 0.5,
+    chunks: int = 1,
+    comm_s: float = 0.0,
+    recompute: str = "none",
+    recompute_s: Sequence[float] | None = None,
+    activation_bytes: Sequence[float] | float = 0.0,
+    checkpoint_bytes: Sequence[float] | float = 0.0,
+) -> PipelineRun:
+    """One step of `micro_batches` through the stages, as `schedule` orders it: gpipe, 1f1b, interleaved or zero-bubble.
+
+    `forward_s` has one time a stage, for one micro-batch; for `interleaved` one time a chunk, `chunks` times as many as devices, chunk c being on
+    device c mod p. `backward_s` is twice that where not given; zero-bubble splits it, `weight_share` of it being weight gradients. A message to
+    the next stage takes `comm_s`, beside compute. `recompute` is whether a backward first repeats the forward (`recompute_s`, by default
+    `forward_s`): `always`, or `except_last`, which spares the last micro-batch as torchgpipe does; what is held is then `checkpoint_bytes` a
+    micro-batch, and `activation_bytes` only for the one in work. All in seconds and bytes. Raises ValueError for arguments that do not fit together.
+    """
+    one_of(SCHEDULES, schedule=schedule)
+    one_of(RECOMPUTE, recompute=recompute)
+    count(micro_batches=micro_batches, chunks=chunks)
+    fraction(weight_share=weight_share)
+    not_negative(comm_s=comm_s)
+    total_chunks = len(forward_s)
+    if not total_chunks:
+        raise ValueError("a pipeline needs at least one stage in forward_s")
+    if chunks > 1 and schedule != "interleaved":
+        raise ValueError(f"only an interleaved schedule has several chunks a device; {schedule} got chunks={chunks}")
+    if total_chunks % chunks:
+        raise ValueError(f"forward_s has one time for each of the devices' {chunks} chunks; {total_chunks} times do not divide by {chunks}")
+    p, m = total_chunks // chunks, micro_batches
+    at_most(1e6, "forward passes of stages", total_chunks * m)
+    back = [2 * t for t in forward_s] if backward_s is None else list(backward_s)
+    again = [0.0] * total_chunks if recompute == "none" else list(forward_s if recompute_s is None else recompute_s)
+    held = [float(activation_bytes)] * total_chunks if isinstance(activation_bytes, (int, float)) else list(activation_bytes)
+    kept = [float(checkpoint_bytes)] * total_chunks if isinstance(checkpoint_bytes, (int, float)) else list(checkpoint_bytes)
+    for name, values in (("forward_s", forward_s), ("backward_s", back), ("recompute_s", again), ("activation_bytes", held), ("checkpoint_bytes", kept)):
+        if len(values) != total_chunks:
+            raise ValueError(f"{name} has one value for each of the {total_chunks} stages; got {len(values)}")
+        not_negative(**{f"{name}[{i}]": value for i, value in enumerate(values)})
+
+    costs: dict[str, list[float]] = {"F": list(forward_s), "B": back}
+    if schedule == "zero-bubble":
+        # Recomputation has to precede the first half of backward.
+        costs["I"], costs["W"] = [t * (1 - weight_share) for t in back], [t * weight_share for t in back]
+        first_half = [t + r for t, r in zip(costs["I"], again, strict=True)]
+        filled = schedules.zero_bubble(p, m, costs["F"], first_half, costs["W"], comm_s)
+        plain = schedules.split_backward(schedules.one_f_one_b(p, m))
+        # Which is best depends on how uneven the stages are; the last is never slower than 1F1B itself.
+        candidates = [schedules.zb_h1(p, m), filled, plain]
+    elif schedule == "interleaved":
+        candidates = [schedules.interleaved(p, m, chunks)]
+    else:
+        candidates = [schedules.gpipe(p, m) if schedule == "gpipe" else schedules.one_f_one_b(p, m)]
+    spare = m - 1 if recompute == "except_last" else -1
+    runs = [_run(orders, p, total_chunks, m, costs, again, spare, comm_s) for orders in candidates]
+    total_s, orders, starts = min(runs, key=lambda run: run[0])
+    peak, peak_bytes = _memory(orders, recompute, spare, held, kept)
+    spans = _spans(orders, starts, costs, again, spare, p, total_chunks, comm_s)
+    busy = [0.0] * p
+    for stage, start, end, what, _ in spans:
+        busy[stage] += (end - start) if what == "compute" else 0.0
+    return PipelineRun(schedule, total_s, tuple(busy), tuple(peak), tuple(peak_bytes), tuple(spans))
+
+
+def _cost(kind: str, c: int, i: int, costs: dict[str, list[float]], again: list[float], spare: int) -> float:
+    return costs[kind][c] + (again[c] if kind in "BI" and i != spare else 0.0)
+
+
+def _run(
+    orders: list[list[Op]], p: int, chunks: int, m: int, costs: dict[str, list[float]], again: list[float], spare: int, comm_s: float
+) -> tuple[float, list[list[Op]], list[list[float]]]:
+    """Start every operation as early as its device and its input allow: the time of the step, the orders, and the start of each operation."""
+    forward_done = [[-1.0] * m for _ in range(chunks)]
+    grad_done = [[-1.0] * m for _ in range(chunks)]
+    starts: list[list[float]] = [[] for _ in range(p)]
+    free, at = [0.0] * p, [0] * p
+    waiting, last = deque(range(p)), chunks - 1
+    hop = comm_s if p > 1 else 0.0
+    forward_s, weight_s = costs["F"], costs.get("W", costs["F"])
+    grad_s = {spare_one: [t if spare_one else t + r for t, r in zip(costs.get("I", costs["B"]), again, strict=True)] for spare_one in (False, True)}
+    while waiting:  # each device goes on until an input is missing; whoever brings that input wakes it
+        d = waiting.popleft()
+        order, began, k, now = orders[d], starts[d].append, at[d], free[d]
+        wake, end = set(), len(order)
+        while k < end:
+            kind, c, i = order[k]
+            if kind == "F":
+                needs = forward_done[c - 1][i] if c else 0.0
+                if needs < 0:
+                    break
+                start = max(now, needs + hop if c else 0.0)
+                forward_done[c][i] = now = start + forward_s[c]
+                wake.add((c + 1) % p)
+            elif kind == "W":
+                start = now
+                now += weight_s[c]
+            else:
+                needs = forward_done[c][i] if c == last else grad_done[c + 1][i]
+                if needs < 0:
+                    break
+                start = max(now, needs if c == last else needs + hop)
+                grad_done[c][i] = now = start + grad_s[i == spare][c]
+                wake.add((c - 1) % p)
+            began(start)
+            k += 1
+        at[d], free[d] = k, now
+        waiting.extend(n for n in wake if n != d and n not in waiting)
+    if any(at[d] < len(orders[d]) for d in range(p)):
+        raise RuntimeError("this order of operations waits for itself")
+    return max(free), orders, starts
+
+
+def _memory(orders: list[list[Op]], recompute: str, spare: int, held: list[float], kept: list[float]) -> tuple[list[int], list[float]]:
+    """The most micro-batches that each device holds at once, from a forward to the end of its backward (its W), and the most bytes."""
+    peaks, peaks_bytes = [], []
+    for order in orders:
+        now = peak = 0
+        now_bytes = peak_bytes = 0.0
+        for kind, c, i in order:
+            stored = held[c] if recompute == "none" or i == spare else kept[c]
+            if kind == "F":
+                now += 1
+                now_bytes += stored
+                peak = max(peak, now)
+                peak_bytes = max(peak_bytes, now_bytes)
+            elif kind in "BI" and stored != held[c]:
+                peak_bytes = max(peak_bytes, now_bytes + held[c])  # what was thrown away is there again
+            if kind in "BW":
+                now -= 1
+                now_bytes -= stored
+        peaks.append(peak)
+        peaks_bytes.append(peak_bytes)
+    return peaks, peaks_bytes
+
+
+def _spans(
+    orders: list[list[Op]], starts: list[list[float]], costs: dict[str, list[float]], again: list[float], spare: int, p: int, chunks: int, comm_s: float
+) -> list[Span]:
+    spans: list[Span] = []
+    for d, order in enumerate(orders):
+        for (kind, c, i), start in zip(order, starts[d], strict=True):
+            end = start + _cost(kind, c, i, costs, again, spare)
+            spans.append((d, start, end, "compute", f"{kind}{i}"))
+            leaves = c < chunks - 1 if kind == "F" else c > 0 and kind != "W"
+            if comm_s and leaves and p > 1:
+                spans.append((d, end, end + comm_s, "communication", ""))
+    return spans
+
+
+def spread_stages(p: int, spread: float) -> list[float]:
+    """`p` stage times with mean 1 that rise evenly to 1 + spread * (p - 1), clipped to stay above zero: how whole layers happen to divide."""
+    count(p=p)
+    not_negative(spread=spread)
+    if p == 1:
+        return [1.0]
+    worst = min(spread * (p - 1), 0.95)
+    return [1 - worst + 2 * worst * s / (p - 1) for s in range(p)]
+
+
+def pipeline_speedup(
+    p: int, m: int, *, schedule: str = "gpipe", spread: float = 0.0, micro_batch_cost: float = 0.0, recompute: str = "none", recompute_share: float = 1 / 3
+) -> float:
+    """Speed-up of a pipeline over one device that runs the whole batch at once without recomputation: p m / (m + p - 1) in the ideal case.
+
+    `spread` makes stages uneven (`spread_stages`), `micro_batch_cost` is what splitting the batch costs, 1 + cost (1 - 1/m), and a repeated
+    forward takes `recompute_share` of a forward and backward (1/3, as backward is two forwards).
+    """
+    not_negative(micro_batch_cost=micro_batch_cost, recompute_share=recompute_share)
+    count(p=p, m=m)
+    scale = (1 + micro_batch_cost * (1 - 1 / m)) / (p * m)
+    forward = [t * scale / 3 for t in spread_stages(p, spread)]
+    again = [3 * t * recompute_share for t in forward]
+    run = simulate_pipeline(schedule, forward, m, recompute=recompute, recompute_s=again)
+    positive(total_s=run.total_s)
+    return 1 / run.total_s
