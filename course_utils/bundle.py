@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,10 +17,11 @@ PORTABLE = ("rank", "workloads")
 def save_bundle(script: Path, target: Path) -> str:
     """Copy `script` and all it needs of ours into `target`; returns the lines that say how to run it.
 
-    Raises LaunchError when the script imports a part of the course that only works in the notebook.
+    Raises LaunchError when the script imports a part of the course that only works in the notebook, or `target` cannot be written.
     """
-    stem = script.stem.rpartition("-")[0] or script.stem
-    files, parts = {f"{stem}.py": script}, set()
+    stem = re.sub(r"-[0-9a-f]{8}$", "", script.stem)  # without the hash of its content
+    files: dict[str, Path] = {f"{stem}.py": script}
+    parts: set[str] = set()
     todo = [script]
     while todo:
         for module in _imports(todo.pop()):
@@ -32,19 +35,29 @@ def save_bundle(script: Path, target: Path) -> str:
             elif beside.exists() and beside.name not in files:
                 files[beside.name] = beside
                 todo.append(beside)
+    try:
+        _copy(files, parts, target)
+    except OSError as error:
+        raise LaunchError(f"the folder {target} cannot be written: {error}") from None
+    return (
+        f"saved in {target}: {', '.join(sorted(files))}\nrun it anywhere: cd {shlex.quote(str(target))} && torchrun --standalone --nproc-per-node=2 {stem}.py"
+    )
+
+
+def _copy(files: dict[str, Path], parts: set[str], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name, source in files.items():
         shutil.copyfile(source, target / name)
-    package = Path(__file__).resolve().parent
-    if parts:
-        (target / "course_utils").mkdir(exist_ok=True)
-        (target / "course_utils" / "__init__.py").write_text('"""The parts of the course\'s helper package that the script beside it uses."""\n')
+    if not parts:
+        return
+    package, copied = Path(__file__).resolve().parent, target / "course_utils"
+    copied.mkdir(exist_ok=True)
+    (copied / "__init__.py").write_text('"""The parts of the course\'s helper package that the script beside it uses."""\n')
     for part in parts - {""}:
         if (package / part).is_dir():
-            shutil.copytree(package / part, target / "course_utils" / part, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(package / part, copied / part, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
-            shutil.copyfile(package / f"{part}.py", target / "course_utils" / f"{part}.py")
-    return f"saved in {target}: {', '.join(sorted(files))}\nrun it anywhere: cd {target} && torchrun --standalone --nproc-per-node=2 {stem}.py"
+            shutil.copyfile(package / f"{part}.py", copied / f"{part}.py")
 
 
 def _imports(path: Path) -> set[str]:

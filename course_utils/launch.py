@@ -64,7 +64,7 @@ def launch(
     Raises LaunchError before anything starts when the arguments are wrong, RankError when a rank fails or time runs out
     (its `.run` keeps the records), KeyboardInterrupt when you interrupt.
     """
-    path = _checked_script(script)
+    path = checked_script(script)
     if engine == "auto" and not max_restarts:
         engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
     _check_arguments(args, timeout, engine, env, nodes, max_restarts)
@@ -124,7 +124,8 @@ def _working_folder() -> str:
         raise LaunchError("the kernel's working folder has been removed; go to another one with %cd") from None
 
 
-def _checked_script(script: str | os.PathLike[str]) -> Path:
+def checked_script(script: str | os.PathLike[str]) -> Path:
+    """The absolute path of a script that is there and is valid Python; otherwise raises LaunchError."""
     try:
         path = Path(script).expanduser().resolve()
         there = path.is_file()

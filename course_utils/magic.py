@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from .bundle import save_bundle
 from .failure import CourseError, LaunchError, RankError
 from .folders import save_script
-from .launch import ENGINES, launch
+from .launch import ENGINES, checked_script, launch
 from .run import Run
 
 _FIRST_LINE = "# Written by %%ranks, whose line this is: so the lines below have the numbers that they have in the cell.\n"
@@ -45,20 +45,20 @@ def _words(line: str) -> list[str]:
 
 
 def _ranks_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="%%ranks", add_help=False, usage="%%ranks N|auto [options] [-- arguments of the script]".replace("%", "%%"))
-    parser.add_argument("ranks", nargs="?", default="auto", type=_number_or("auto"))
+    parser = _Parser(prog="%%ranks", add_help=False, usage="%%%%ranks N|auto [options] [-- arguments of the script]")
+    parser.add_argument("ranks", nargs="?", default="auto", type=_number_or("auto"), help="how many; auto: one for each GPU from two on, otherwise 2")
     parser.add_argument("-o", "--output", metavar="NAME", help="bind the Run to this name, on failure too")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds from the start of the ranks")
     parser.add_argument("--file", default="cell.py", metavar="NAME.py", help="keep the cell as this file, which later cells' scripts can import")
     parser.add_argument("--no-launch", action="store_true", help="only keep the file")
     parser.add_argument("--save", metavar="DIR", help="leave a folder that runs elsewhere: the script and what it imports")
     parser.add_argument("--expect-error", action="store_true", help="the launch must fail; show the error, and do not stop the notebook")
-    parser.add_argument("--engine", default="auto", choices=ENGINES)
-    parser.add_argument("--gpus-per-rank", default=1, type=_number_or("all"))
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu", "shared"])
-    parser.add_argument("--max-restarts", type=int, default=0)
-    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--engine", default="auto", choices=ENGINES, help="local (warm where possible), cold, or torchrun")
+    parser.add_argument("--gpus-per-rank", default=1, type=_number_or("all"), metavar="N|all")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of each rank; otherwise the cores are shared out")
+    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu", "shared"], help="shared: all ranks on one GPU, over gloo")
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="N", help="how often torchrun restarts all ranks after a failure")
+    parser.add_argument("--quiet", action="store_true", help="show nothing while the ranks run")
     return parser
 
 
@@ -70,7 +70,9 @@ def ranks(line: str, cell: str, namespace: dict[str, Any]) -> Run | None:
     if options.output and (not options.output.isidentifier() or keyword.iskeyword(options.output)):
         raise LaunchError(f"-o {options.output!r} is not a name that Python can bind")
     try:
-        script = save_script(_FIRST_LINE + cell, options.file)
+        script = checked_script(save_script(_FIRST_LINE + cell, options.file))
+    except LaunchError:
+        raise
     except ValueError as error:
         raise LaunchError(str(error)) from None
     if options.save:
@@ -113,5 +115,10 @@ def exercise(line: str, cell: str, namespace: dict[str, Any]) -> None:
 
 def register(shell: Any) -> None:
     """Give the magics to an IPython shell."""
-    for function in (ranks, exercise):
-        shell.register_magic_function(lambda line, cell, f=function: f(line, cell, shell.user_ns), "cell", function.__name__)
+    for function, words in ((ranks, _ranks_parser().format_help()), (exercise, exercise.__doc__ or "")):
+
+        def magic(line: str, cell: str, function: Callable[..., Any] = function) -> Any:
+            return function(line, cell, shell.user_ns)
+
+        magic.__doc__ = words  # what `%%ranks?` shows
+        shell.register_magic_function(magic, "cell", function.__name__)
