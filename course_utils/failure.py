@@ -81,7 +81,7 @@ def _tail(path: Path, lines: int = 20) -> str:
 def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]) -> str:
     parts = [f"rank {rank} failed first: {cause}" if rank is not None else cause]
     if traceback:
-        parts.append("\n" + traceback.rstrip() + "\n")
+        parts.append("\n" + fold(traceback).rstrip() + "\n")
     if stacks:
         parts.append("Where each rank stood:" if rank is None else "Where the others stood:")
         parts += [f"  {sentence}" for _, sentence in sorted(stacks.items())]
@@ -108,6 +108,30 @@ def _is_students(file: str) -> bool:
     return not file.startswith(("<", *_library_roots()))
 
 
+def fold(traceback: str) -> str:
+    """A traceback with the frames of libraries folded to a line each, unless there are no others. The lines of your own code stay."""
+    lines, pieces = traceback.splitlines(), []
+    for line in lines:  # a frame is its `File` line and the deeper lines below it; any other line stands for itself
+        if _FRAME.match(line) or not pieces or not line.startswith("    "):
+            pieces.append([line])
+        else:
+            pieces[-1].append(line)
+    places = [m["file"] if (m := _FRAME.match(piece[0])) else None for piece in pieces]
+    if not any(place and _is_students(place) for place in places):
+        return traceback
+    shown: list[str] = []
+    folded = 0
+    for piece, place in [*zip(pieces, places, strict=True), ([], None)]:
+        if place and not _is_students(place):
+            folded += 1
+            continue
+        if folded:
+            shown.append(f"  ... {folded} frame{'s' * (folded > 1)} of libraries ...")
+            folded = 0
+        shown += piece
+    return "\n".join(shown)
+
+
 def where(dump: str, rank: int) -> str:
     """A sentence from a faulthandler dump: `rank 0 waits in all_reduce: "dist.all_reduce(t)", line 12`."""
     threads: list[list[tuple[str, int, str]]] = []
@@ -126,7 +150,7 @@ def where(dump: str, rank: int) -> str:
         return f"rank {rank} was starting or ending: no line of your script was being run"
     file, line, _ = main[at]
     source = linecache.getline(file, line).strip()
-    inside = [f for path, _, f in main[:at] if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
+    inside = [("DDP's " if "/torch/nn/parallel/" in path else "") + f for path, _, f in main[:at] if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
     inside = [f for f in inside if f != "wrapper" and not f.startswith("<")]
     does = f"waits in {inside[-1]}" if inside else "is in backward (under DDP it waits there for the others' gradients)" if "backward(" in source else "is"
     return f"rank {rank} {does}: `{source}`, line {line} of {Path(file).name}"
