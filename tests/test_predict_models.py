@@ -113,6 +113,16 @@ def test_a_line_through_the_ends_of_a_sweep_misses_its_middle():
     assert line.send_s(2**24) < 0.8 * curve(2**24)
 
 
+def test_a_sweep_of_messages_stands_for_a_link_and_sweeps_of_all_reduces_for_a_hierarchy():
+    messages = predict.SizeSweep((10.0**k, LINK.send_s(10.0**k)) for k in range(11))
+    for size in (1e4, 1e6, 1e9):
+        assert predict.ring_all_reduce(8, size, messages) == pytest.approx(predict.ring_all_reduce(8, size, LINK), rel=0.2)
+        assert predict.tree_all_reduce(8, size, messages) == pytest.approx(predict.tree_all_reduce(8, size, LINK), rel=0.02)
+    inside, between = predict.Link(1e-6, 200 * GB), predict.Link(5e-6, 10 * GB)
+    swept = [predict.SizeSweep((s, predict.all_reduce(n, s, link)) for s in (1e6, 1e9)) for n, link in ((8, inside), (4, between))]
+    assert predict.hierarchical_from_sweeps(1e9, 8, *swept) == pytest.approx(predict.hierarchical_all_reduce(4, 8, 1e9, inside, between), rel=0.05)
+
+
 def two_point(nbytes, n=8, alpha=40e-6, cal_bytes=2**34, cal_s=0.128, **more):
     return predict.two_point_all_reduce(nbytes, n=n, alpha_s=alpha, cal_bytes=cal_bytes, cal_s=cal_s, **more)
 
@@ -122,7 +132,7 @@ def test_the_two_point_curve_passes_through_its_points_and_rises(n, alpha):
     assert two_point(0, n, alpha) == pytest.approx(alpha)
     assert two_point(2**34, n, alpha) == pytest.approx(0.128, rel=1e-9)
     assert two_point(2**35, n, alpha) == pytest.approx(0.256, rel=0.02)
-    times = [two_point(2.0**k, n, alpha) for k in range(0, 40)]
+    times = [two_point(2.0**k, n, alpha) for k in range(40)]
     assert times == sorted(times) and len(set(times)) == 40
     # Never below the straight line between the two points, never more than twice the sum of both parts.
     for k in range(10, 34):

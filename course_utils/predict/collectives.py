@@ -1,7 +1,8 @@
 """What collectives cost: from a latency and a bandwidth, or from sizes that were measured.
 
 `n` counts ranks, `nbytes` is the size of the tensor that ends up on every rank (for reduce-scatter: that every rank starts with), and a
-time is the time until the last rank is done. n = 1 sends nothing and costs nothing.
+time is the time until the last rank is done. n = 1 sends nothing and costs nothing. Where a function takes a link, a `SizeSweep` of measured
+messages between two neighbours may stand for it.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ class Link:
         return self.latency_s + nbytes / self.bandwidth_Bps
 
 
-def ring_all_reduce(n: int, nbytes: float, link: Link) -> float:
+def ring_all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
     """Seconds of a ring all-reduce: 2 (n-1) messages of nbytes/n. Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009."""
     return reduce_scatter(n, nbytes, link) + all_gather(n, nbytes, link)
 
 
-def reduce_scatter(n: int, nbytes: float, link: Link) -> float:
+def reduce_scatter(n: int, nbytes: float, link: Link | SizeSweep) -> float:
     """Seconds of a ring reduce-scatter: (n-1) messages of nbytes/n; rank r then holds the sum of part r."""
     count(n=n)
     return (n - 1) * link.send_s(nbytes / n)
 
 
-def all_gather(n: int, nbytes: float, link: Link) -> float:
+def all_gather(n: int, nbytes: float, link: Link | SizeSweep) -> float:
     """Seconds of a ring all-gather: (n-1) messages of nbytes/n; `nbytes` is the gathered size."""
     count(n=n)
     return (n - 1) * link.send_s(nbytes / n)
 
 
-def tree_all_reduce(n: int, nbytes: float, link: Link) -> float:
+def tree_all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
     """Seconds of an all-reduce up and down a pipelined double binary tree: 2 ceil(log2 n) latencies, and 2 (n-1)/n of the bytes.
 
     Few steps, so it wins where latency counts: small tensors, many ranks. Sanders, Speck and Träff, Parallel Computing 35, 2009; NCCL 2.4.
@@ -69,12 +70,12 @@ def tree_all_reduce(n: int, nbytes: float, link: Link) -> float:
     return 2 * math.ceil(math.log2(n)) * link.latency_s + 2 * (n - 1) / n * nbytes / link.bandwidth_Bps
 
 
-def all_reduce(n: int, nbytes: float, link: Link) -> float:
+def all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
     """Seconds of the faster of ring and tree, as a library would choose."""
     return min(ring_all_reduce(n, nbytes, link), tree_all_reduce(n, nbytes, link))
 
 
-def hierarchical_all_reduce(nodes: int, per_node: int, nbytes: float, inside: Link, between: Link) -> float:
+def hierarchical_all_reduce(nodes: int, per_node: int, nbytes: float, inside: Link | SizeSweep, between: Link | SizeSweep) -> float:
     """Seconds of an all-reduce in three phases: reduce-scatter in each node, all-reduce of each shard between nodes, all-gather in each node.
 
     `between` is the link of ONE rank to the other nodes; all `per_node` of them work at once, each on nbytes/per_node.
@@ -85,7 +86,16 @@ def hierarchical_all_reduce(nodes: int, per_node: int, nbytes: float, inside: Li
     return reduce_scatter(per_node, nbytes, inside) + all_reduce(nodes, shard, between) + all_gather(per_node, nbytes, inside)
 
 
-def broadcast(n: int, nbytes: float, link: Link, algorithm: str = "ring") -> float:
+def hierarchical_from_sweeps(nbytes: float, per_node: int, inside: SizeSweep, between: SizeSweep) -> float:
+    """The same from measured all-reduces: `inside` among the ranks of a node, `between` among one rank of each node.
+
+    Reduce-scatter and all-gather in a node together cost what an all-reduce in it costs, so the sum is inside(nbytes) + between(nbytes/per_node).
+    """
+    count(per_node=per_node)
+    return inside(nbytes) + between(nbytes / per_node)
+
+
+def broadcast(n: int, nbytes: float, link: Link | SizeSweep, algorithm: str = "ring") -> float:
     """Seconds to bring `nbytes` from one rank to all.
 
     `tree`: ceil(log2 n) whole messages. `ring`: k chunks follow each other through n-1 hops, (k + n - 2) (latency + nbytes/(k bandwidth)), with
@@ -185,6 +195,20 @@ class SizeSweep:
         (size0, time0), (size1, time1) = self.points[at - 1 : at + 1]
         share = math.log(nbytes / size0) / math.log(size1 / size0)
         return time0 * (time1 / time0) ** share
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds for the smallest size measured."""
+        return self.points[0][1]
+
+    @property
+    def bandwidth_Bps(self) -> float:
+        """Bytes per second at the largest size measured."""
+        return self.points[-1][0] / self.points[-1][1]
+
+    def send_s(self, nbytes: float) -> float:
+        """The sweep itself, by the name that a `Link` has for it."""
+        return self(nbytes)
 
     def alpha_beta(self) -> Link:
         """The straight line through the smallest and the largest size, as a `Link`: what this sweep would be without its middle."""
