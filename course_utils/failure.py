@@ -11,7 +11,8 @@ from pathlib import Path
 
 from .run import RankResult, Run
 
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')
+_CALL = re.compile(r'^  File "(?P<file>.+)", line \d+(, in .+)?$')  # of a traceback
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')  # of faulthandler
 # A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may come from a launcher that ends the others.
 _OWN_DEATH = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 _HINTS = {"SIGKILL": ". The system does that when memory runs out", "SIGBUS": ". That happens when shared memory, /dev/shm, is full"}
@@ -112,11 +113,11 @@ def fold(traceback: str) -> str:
     """A traceback with the frames of libraries folded to a line each, unless there are no others. The lines of your own code stay."""
     lines, pieces = traceback.splitlines(), []
     for line in lines:  # a frame is its `File` line and the deeper lines below it; any other line stands for itself
-        if _FRAME.match(line) or not pieces or not line.startswith("    "):
+        if _CALL.match(line) or not pieces or not line.startswith("    "):
             pieces.append([line])
         else:
             pieces[-1].append(line)
-    places = [m["file"] if (m := _FRAME.match(piece[0])) else None for piece in pieces]
+    places = [m["file"] if (m := _CALL.match(piece[0])) else None for piece in pieces]
     if not any(place and _is_students(place) for place in places):
         return traceback
     shown: list[str] = []
