@@ -69,7 +69,7 @@ TP_BALANCE = Constant(
     65.0,
     "FLOP/B",
     "tensor parallel ranks: achieved FLOP/s over achieved memory rate, for the parts that each rank repeats",
-    "150 TFLOP/s over 2.0 TB/s (A100 80 GB) is 75; 72 over 0.9 (V100) is 80; the repeated kernels are partly fused",
+    "fitted on Megatron-LM with 2B and 8B parameters on A100 (NVIDIA/Megatron-LM images/cases.png); 150 TFLOP/s over 2.0 TB/s would be 75",
 )
 TP_REPEATED_BYTES = Constant(
     88.0,
