@@ -1,0 +1,72 @@
+"""Launches with faults injected at random: each ends in the right error, and leaves no process, port, file or shared memory.
+
+COURSE_FAULTS sets how many; COURSE_FAULT_SEED repeats a series (its seed is printed), `python tests/faults.py COUNT SEED` does so by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Descendants
+from faults import KINDS, SCRIPT, draw, run_fault
+
+from course_utils.engines import local
+from course_utils.launch import launch
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Descendants]:
+    """A warm server of this process, whose ranks carry a mark and keep their runs and temporary files in `tmp_path`."""
+    mark = Descendants()
+    (tmp_path / "tmp").mkdir()
+    for name, value in {**mark.env, "COURSE_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    local.server.stop()
+    yield mark
+    local.server.stop()
+    left = mark.wait_gone(5)
+    mark.kill()
+    assert not left, left
+
+
+def inject(count: int, marked: Descendants, folder: Path) -> None:
+    seed = int(os.environ.get("COURSE_FAULT_SEED") or random.randrange(10**6))
+    print(f"{count} launches, seed {seed}")
+    script = folder / "fault.py"
+    script.write_text(SCRIPT)
+    first = launch(script, 1, ["--kind", "success", "--victim", 0, "--place", "before"], quiet=True)
+    assert first.engine == "warm"
+
+    def of_launches() -> list[psutil.Process]:
+        return [p for p in marked.alive() if p.pid not in (os.getpid(), local.server())]
+
+    for fault in draw(count, seed):
+        try:
+            run_fault(fault, script, of_launches, timeout=2.0 if fault.engine == "local" else 30.0)
+        except BaseException as error:
+            raise AssertionError(f"{fault} (seed {seed}): {error}") from error
+        assert not list((folder / "tmp").glob("course-*")), f"{fault} (seed {seed}) left temporary files"
+
+
+@pytest.mark.timeout(600)
+def test_faults(marked: Descendants, tmp_path: Path) -> None:
+    inject(int(os.environ.get("COURSE_FAULTS") or 40), marked, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_many_faults(marked: Descendants, tmp_path: Path) -> None:
+    inject(int(os.environ.get("COURSE_FAULTS") or 200), marked, tmp_path)
+
+
+def test_a_series_can_be_repeated_and_holds_every_kind() -> None:
+    faults = draw(40, 7)
+    assert faults == draw(40, 7) != draw(40, 8)
+    assert {f.kind for f in faults} == set(KINDS) and {f.engine for f in faults} == {"local", "cold"}
+    assert all(f.victim < f.ranks for f in faults)

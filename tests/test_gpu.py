@@ -1,0 +1,131 @@
+"""Launching on the GPUs of this machine, however many there are: `make gpu-check`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, gpu_count
+
+from course_utils.engines import local
+from course_utils.launch import launch
+from course_utils.machine import Machine
+
+pytestmark = pytest.mark.gpu
+
+STEP = """import os
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from course_utils.rank import backend, device, devices, report, timer
+
+if __name__ == "__main__":
+    if device().type == "cuda":
+        torch.cuda.set_device(device())
+    dist.init_process_group(backend())
+    torch.manual_seed(dist.get_rank())
+    model = DistributedDataParallel(torch.nn.Linear(256, 64).to(device()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        with timer() as t:
+            optimizer.zero_grad()
+            model(torch.randn(128, 256, device=device())).square().mean().backward()
+            optimizer.step()
+        report(step_s=t.seconds)
+    weight = model.module.weight.detach()
+    sums = torch.zeros(dist.get_world_size(), device=device())
+    sums[dist.get_rank()] = weight.double().sum().float()
+    dist.all_reduce(sums)
+    report(device=str(device()), devices=len(devices()), backend=dist.get_backend(), gap=(sums - sums[0]).abs().max().item(),
+           name=torch.cuda.get_device_name() if device().type == "cuda" else "", visible=os.environ["CUDA_VISIBLE_DEVICES"])
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    path = tmp_path / "step.py"
+    path.write_text(STEP)
+    yield path
+
+
+def test_the_gpus_of_this_machine_can_be_used() -> None:
+    here = Machine.here()
+    print(here)
+    assert len(here.gpus) == gpu_count()
+    for gpu in here.gpus:
+        assert gpu.usable, f"GPU {gpu.index} ({gpu.name}, driver {gpu.driver}): {gpu.reason}"
+
+
+@pytest.mark.parametrize("engine", ["local", "cold", "torchrun"])
+def test_one_rank_a_gpu(script: Path, engine: str) -> None:
+    """Each rank on a GPU of its own, over nccl; warm where the import of torch leaves CUDA alone."""
+    n = len(Machine.here().usable_gpus)
+    run = launch(script, n, engine=engine)
+    assert run.values("backend") == ["nccl"] * n and run.values("device") == [f"cuda:{i}" for i in range(n)]
+    assert max(run.values("gap")) == 0.0
+    if engine == "local":
+        assert run.engine == "warm", "the start was cold"
+    print(run)
+
+
+def test_auto_never_fails(script: Path) -> None:
+    n = len(Machine.here().usable_gpus)
+    run = launch(script)
+    assert run.world_size == (n if n >= 2 else 2) and set(run.values("backend")) == {"nccl" if n >= 2 else "gloo"}
+
+
+def test_more_ranks_than_gpus_fall_back_to_the_cpu(script: Path) -> None:
+    n = len(Machine.here().usable_gpus)
+    run = launch(script, n + 1)
+    assert set(run.values("device")) == {"cpu"} and set(run.values("visible")) == {""} and f"This machine has {n} GPU" in run.placement
+
+
+def test_ranks_share_a_gpu_over_gloo(script: Path) -> None:
+    run = launch(script, 2, device="shared")
+    assert run.values("backend") == ["gloo"] * 2 and run.values("device") == ["cuda:0"] * 2 and max(run.values("gap")) == 0.0
+
+
+def test_all_gpus_in_one_rank(script: Path) -> None:
+    run = launch(script, gpus_per_rank="all")
+    assert run.world_size == 1 and run.values("devices") == [len(Machine.here().usable_gpus)]
+
+
+@pytest.mark.gpu(4)
+def test_two_gpus_a_rank(script: Path) -> None:
+    run = launch(script, 2, gpus_per_rank=2)
+    assert run.values("device") == ["cuda:0", "cuda:2"] and run.values("devices") == [2, 2]
+
+
+def test_the_server_leaves_cuda_alone(script: Path) -> None:
+    """A process that has opened the driver cannot be forked from."""
+    launch(script, 1)
+    pid = local.server()
+    assert pid
+    opened = [link for link in (p.resolve() for p in Path(f"/proc/{pid}/fd").iterdir()) if str(link).startswith("/dev/nvidia")]
+    assert not opened, opened
+
+
+def test_a_kernel_that_has_already_used_cuda(script: Path) -> None:
+    code = (
+        "import sys, torch\nx = torch.ones(1000, 1000, device='cuda'); (x @ x).sum().item()\n"
+        "from course_utils.launch import launch\n"
+        f"run = launch({str(script)!r}, 1)\nassert run.engine == 'warm', run.engine\nassert run.values('device') == ['cuda:0']"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_a_rank_that_hangs_on_its_gpu_ends(script: Path) -> None:
+    """Its stack is shown, its process is gone, and the GPU can be used again."""
+    from course_utils.launch import RankError
+
+    script.write_text("import torch, time\nx = torch.ones(4, device='cuda')\nprint('on', x.device)\ntime.sleep(600)\n")
+    with pytest.raises(RankError) as raised:
+        launch(script, 1, timeout=20)
+    assert "`time.sleep(600)`, line 4" in raised.value.stacks[0]
+    script.write_text(STEP)
+    assert launch(script, 1).ok
