@@ -111,8 +111,8 @@ def _is_students(file: str) -> bool:
 
 def fold(traceback: str) -> str:
     """A traceback with the frames of libraries folded to a line each, unless there are no others. The lines of your own code stay."""
-    lines, pieces = traceback.splitlines(), []
-    for line in lines:  # a frame is its `File` line and the deeper lines below it; any other line stands for itself
+    pieces: list[list[str]] = []
+    for line in traceback.splitlines():  # a frame is its `File` line and the deeper lines below it; any other line stands for itself
         if _CALL.match(line) or not pieces or not line.startswith("    "):
             pieces.append([line])
         else:
@@ -151,7 +151,7 @@ def where(dump: str, rank: int) -> str:
         return f"rank {rank} was starting or ending: no line of your script was being run"
     file, line, _ = main[at]
     source = linecache.getline(file, line).strip()
-    inside = [("DDP's " if "/torch/nn/parallel/" in path else "") + f for path, _, f in main[:at] if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
-    inside = [f for f in inside if f != "wrapper" and not f.startswith("<")]
+    named = [(path, f) for path, _, f in main[:at] if f != "wrapper" and not f.startswith("<")]
+    inside = [("DDP's " if "/nn/parallel/" in path else "") + f for path, f in named if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
     does = f"waits in {inside[-1]}" if inside else "is in backward (under DDP it waits there for the others' gradients)" if "backward(" in source else "is"
     return f"rank {rank} {does}: `{source}`, line {line} of {Path(file).name}"
