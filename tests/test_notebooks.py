@@ -25,6 +25,7 @@ from course_utils.claim import read, unshown_headlines
 CELL_TIMEOUT_S = 180
 LONG = ("01", "07", "11", "12")  # compile or start other frameworks
 LIMIT_S = {"notebooks": 75, "exercises": 75, "solutions": 20}  # on 2 idle cores
+COLD_S = 90  # of a solution: each of its launches imports torch on every rank
 SLACK = 4  # a busy or slow machine may take this many times as long before the test fails
 
 NOTEBOOKS = sorted(path for folder in LIMIT_S for path in (ROOT / folder).glob("*.ipynb"))
@@ -54,7 +55,9 @@ def limit_s(path: Path) -> float:
     return 120 if path.name[:2] in LONG and path.parent.name != "solutions" else LIMIT_S[path.parent.name]
 
 
-def run_notebook(path: Path, folder: Path, descendants: Descendants, extra_env: dict[str, str] | None = None, patience_s: float = 10) -> Outcome:
+def run_notebook(
+    path: Path, folder: Path, descendants: Descendants, extra_env: dict[str, str] | None = None, patience_s: float = 10, may_take_s: float | None = None
+) -> Outcome:
     """Run one notebook under nbval in a pytest of its own, so that its kernel and all that it starts can be told apart."""
     claims = folder / "claims.jsonl"
     claims.unlink(missing_ok=True)
@@ -62,14 +65,15 @@ def run_notebook(path: Path, folder: Path, descendants: Descendants, extra_env: 
     env.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", str(path), "--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
     # Nothing of this repository's own pytest settings, and no cache left beside the notebook.
+    stop_s = SLACK * (may_take_s or limit_s(path))
     command += ["-q", "--tb=short", "-o", "addopts=", "-o", f"timeout={2 * CELL_TIMEOUT_S}", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
     start = time.perf_counter()
     with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
         try:
-            text, _ = child.communicate(timeout=SLACK * limit_s(path))
+            text, _ = child.communicate(timeout=stop_s)
         except subprocess.TimeoutExpired:
             descendants.kill()
-            text = f"{child.communicate()[0]}\nstopped after {SLACK * limit_s(path)} s, {SLACK} times what it may take"
+            text = f"{child.communicate()[0]}\nstopped after {stop_s} s, {SLACK} times what it may take"
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     seconds = time.perf_counter() - start
     left = descendants.wait_gone(patience_s)
@@ -132,7 +136,7 @@ def test_headline_is_shown_in_one_of_three_runs(path: Path, tmp_path: Path, desc
 def test_solution_runs_cold(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
     """With every rank a new Python: what a fork would hide (inherited state, unguarded scripts) shows."""
     before = time.time()
-    outcome = run_notebook(path, tmp_path, descendants, {"COURSE_ENGINE": "cold"})
+    outcome = run_notebook(path, tmp_path, descendants, {"COURSE_ENGINE": "cold"}, may_take_s=COLD_S)
     show(capsys, path, outcome)
     check(path, outcome)
     runs = [file for file in (ROOT / "runs" / path.stem).rglob("run.json") if file.stat().st_mtime >= before]
