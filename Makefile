@@ -26,8 +26,9 @@ test-all: browser     ## everything
 gpu-check: ready      ## launch and train on the GPUs of this machine
 	$(IN) -m pytest -m gpu --durations=0
 
-bench: ready          ## what a launch costs here, warm and cold, against torchrun
+bench: ready          ## what a launch costs here, warm and cold, against torchrun; predicted against measured steps
 	$(IN) .ci/bench.py
+	$(IN) .ci/bench_predict.py
 
 exercises: ready      ## write exercises/ from solutions/
 	$(IN) .ci/exercises.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -20,7 +21,7 @@ TRANSFORMER = {"cpu": (128, 4, 4, 64, 16), "gpu": (1024, 12, 16, 1024, 8)}  # wi
 VOCABULARY = 256
 
 
-def image_model(size: str | None = None, classes: int = CLASSES, norm: str | None = None) -> nn.Module:
+def image_model(size: str | None = None, classes: int = CLASSES, norm: str | None = None, width: float = 1.0) -> nn.Module:
     """The course's image classifier, [n, 3, side, side] to logits [n, classes].
 
     `"cpu"`: six convolutions for images of 32x32, 237,172 parameters. A training step with a batch of 128 or 256 is large against
@@ -29,27 +30,30 @@ def image_model(size: str | None = None, classes: int = CLASSES, norm: str | Non
 
     `norm` is what stands after each convolution: `"batch"`, or `"group"`, which looks at one image at a time. Group is the default of the cpu
     size: there ranks with a share of the batch each compute exactly what one process computes with the whole batch. BatchNorm takes its
-    statistics from the images of one rank; it is the default of ResNet-50, which is published that way.
-    Raises ValueError for another size or norm.
+    statistics from the images of one rank; it is the default of ResNet-50, which is published that way. `width` multiplies the channels
+    (of ResNet-50 the inner ones), to the next multiple of 8. Raises ValueError for another size or norm, or a width that is not above 0.
     """
+    if not width > 0:
+        raise ValueError(f"width multiplies the channels, so it is above 0; got {width}")
     size = checked(size)
     norm_layer = _norm_layer(norm or ("group" if size == "cpu" else "batch"))
     if size == "gpu":
-        return _resnet50(classes, norm_layer)
+        return _resnet50(classes, norm_layer, width)
+    few, some, many = (8 * math.ceil(channels * width / 8) for channels in (16, 32, 64))
 
     def convolution(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
         return [nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False), norm_layer(outputs), nn.ReLU(inplace=True)]
 
     return nn.Sequential(
-        *convolution(3, 16),  # few channels while the image is large: memory, which ranks on one machine share, is not what they wait for
-        *convolution(16, 32, stride=2),
-        *convolution(32, 64),
-        *convolution(64, 64, stride=2),
-        *convolution(64, 64),
-        *convolution(64, 64, stride=2),
+        *convolution(3, few),  # few channels while the image is large: memory, which ranks on one machine share, is not what they wait for
+        *convolution(few, some, stride=2),
+        *convolution(some, many),
+        *convolution(many, many, stride=2),
+        *convolution(many, many),
+        *convolution(many, many, stride=2),
         # Flattened rather than averaged over the image: where a stroke lies is what tells one letter from another.
         nn.Flatten(),
-        nn.Linear(64 * 4 * 4, classes),
+        nn.Linear(many * 4 * 4, classes),
     )
 
 
@@ -73,10 +77,10 @@ def resnet(size: str | None = None, classes: int = CLASSES, norm: str = "batch")
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
-def _resnet50(classes: int, norm_layer: Callable[[int], nn.Module]) -> nn.Module:
+def _resnet50(classes: int, norm_layer: Callable[[int], nn.Module], width: float = 1.0) -> nn.Module:
     from torchvision.models import resnet50
 
-    return cast(nn.Module, resnet50(num_classes=classes, norm_layer=norm_layer))
+    return cast(nn.Module, resnet50(num_classes=classes, norm_layer=norm_layer, width_per_group=8 * math.ceil(8 * width)))
 
 
 def _norm_layer(norm: str) -> Callable[[int], nn.Module]:
