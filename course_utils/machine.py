@@ -38,6 +38,9 @@ print(json.dumps({"tried": out, "reason": reason}))
 """
 
 
+MOST_RANKS = 32  # even on a small machine: enough for every effect, and at 400 MB for each cold rank no danger to a laptop
+
+
 @dataclass(frozen=True)
 class Gpu:
     """One GPU: its UUID names it in CUDA_VISIBLE_DEVICES; `usable` says that torch computed on it, `reason` why it could not."""
@@ -224,7 +227,7 @@ def place(machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str 
 
     `ranks="auto"` is one rank for each GPU (each group of `gpus_per_rank`) where there are two or more, otherwise 2, and 1 for
     `gpus_per_rank="all"`. `device` is auto, cuda, cpu, or shared (all ranks on the first GPU, over gloo: right but not fast).
-    Raises ValueError for ranks below 1, an unknown device, or a bad `gpus_per_rank` or `threads`.
+    Raises ValueError for ranks below 1 or far beyond the cores, an unknown device, or a bad `gpus_per_rank` or `threads`.
     """
     gpus = machine.usable_gpus
     if device not in ("auto", "cuda", "cpu", "shared"):
@@ -237,6 +240,8 @@ def place(machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str 
     else:
         groups = len(gpus) // per_rank
         world = groups if groups >= 2 and device in ("auto", "cuda") else 2
+    if world > (most := max(MOST_RANKS, 4 * machine.cores)):
+        raise ValueError(f"{world} ranks on {machine.cores} cores would only wait for each other, and fill the memory; {most} is the most here")
     per_rank = per_rank or max(1, len(gpus) // world)
     per_thread = max(1, machine.cores // world) if threads is None else _whole("threads", threads)
 

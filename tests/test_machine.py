@@ -124,6 +124,13 @@ def test_cores_are_shared_out(cores: int, ranks: int, threads: int | None, expec
     assert got.threads == expected and words in got.sentence
 
 
+@pytest.mark.parametrize(("cores", "most"), [(2, 32), (16, 64)])
+def test_ranks_that_would_fill_the_memory_are_refused(cores: int, most: int) -> None:
+    assert place(a_machine(0, cores), most).ranks == most
+    with pytest.raises(ValueError, match=f"{most + 1} ranks on {cores} cores .* {most} is the most"):
+        place(a_machine(0, cores), most + 1)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"ranks": v} for v in (0, -1, 1.5, "two", "2", None, True, [2])]
