@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["backend", "device", "devices", "report", "timer"]
+__all__ = ["backend", "device", "devices", "report", "timer", "trace_path"]
 
 
 def _env_int(name: str, default: int) -> int:
@@ -122,3 +122,11 @@ def _synchronize() -> None:
         for dev in devices():
             if dev.type == "cuda":
                 torch.cuda.synchronize(dev)
+
+
+def trace_path(name: str = "trace") -> str:
+    """Where this rank exports its profile: `prof.export_chrome_trace(trace_path())`; the notebook reads all ranks' with `traces.load(run)`.
+
+    A file beside the launch's records, or in the working folder outside a launch. Several traces of a script have different names.
+    """
+    return os.path.join(os.environ.get("COURSE_RUN_DIR", ""), f"rank{_env_int('RANK', 0)}.{name}.json.gz")

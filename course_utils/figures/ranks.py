@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..spans import Interval, Span, common, covered, of
 from . import look
 from .look import Figure, listing, number, sentence
 
@@ -19,7 +20,6 @@ WHAT = {  # colour, hatch: never colour alone
     "loading": (look.YELLOW, "\\\\\\"),
 }
 EDGE = "#FFFFFF99"  # also the colour of the hatching: light, so that the colours stay
-Span = tuple[int, float, float, str, str]
 Order = Sequence[Sequence[Sequence[int]]]
 
 
@@ -27,8 +27,8 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
     """What every rank does when, ranks from top to bottom.
 
     A span is (rank, start_s, end_s, what, label): times in seconds on a common clock, drawn from the first start on; `what` is compute,
-    communication, waiting or loading; the label is written where it fits. Spans of one rank that overlap are drawn below each
-    other, communication lowest, so that hiding communication behind compute can be seen. Raises ValueError for an unknown `what`, a span that
+    communication, waiting or loading; the label is written where it fits. Communication that runs beside something else is drawn
+    below it, so that hiding it can be seen; collectives that run at once share their line. Raises ValueError for an unknown `what`, a span that
     ends before it starts, or no span.
     """
     rows = sorted(spans, key=lambda s: (s[0], s[1]))
@@ -43,19 +43,23 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
     zero, last = min(s[1] for s in rows), max(s[2] for s in rows)
     length = last - zero
     factor, unit = look.readable_unit("s", length)
-    split = {r: _overlap([s for s in rows if s[0] == r]) > 0 for r in ranks}
+    split = {r: bool(_hidden(rows, r, *(w for w in WHAT if w != "communication"))) for r in ranks}
 
     mpl, (ax,) = look.new_axes(size=(look.SIZE[0], max(look.SIZE[1], 0.9 + 0.45 * len(ranks))))
     for i in range(0, len(ranks), 2):  # a band behind every other rank, so that its two lines are seen as one
         ax.axhspan(i - 0.5, i + 0.5, color="#F5F5F5", zorder=0, linewidth=0)
-    for rank, start, end, what, label in rows:
+    shares = _shares(rows)
+    for (rank, start, end, what, label), (part, parts) in zip(rows, shares, strict=True):
         y, height = ranks.index(rank) - 0.38, 0.76
         if split[rank]:
             height = 0.37
             y += 0.39 if what == "communication" else 0.0
+        height /= parts
+        y += part * height
         color, hatch = WHAT[what]
-        ax.broken_barh([((start - zero) * factor, (end - start) * factor)], (y, height), facecolor=color, hatch=hatch, edgecolor=EDGE, linewidth=0.6)
-        if label and (end - start) / length > 0.0115 * len(label):
+        edge = 0.6 if end - start > 0.006 * length else 0.0  # a sliver would be all edge
+        ax.broken_barh([((start - zero) * factor, (end - start) * factor)], (y, height), facecolor=color, hatch=hatch, edgecolor=EDGE, linewidth=edge)
+        if label and parts < 3 and (end - start) / length > 0.0115 * len(label):
             dark = what in ("compute", "communication")
             box = {"facecolor": color, "edgecolor": "none", "pad": 1.0} if hatch else None
             middle = ((start + end) / 2 - zero) * factor
@@ -72,8 +76,8 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
     parts = []
     for rank in ranks:
         mine = [s for s in rows if s[0] == rank]
-        shares = [f"{what} {_covered([s for s in mine if s[3] == what]) / length:.0%}" if length else what for what in WHAT if any(s[3] == what for s in mine)]
-        parts.append(f"rank {rank} {', '.join(shares)}")
+        told = [f"{what} {covered(of(mine, rank, what)) / length:.0%}" if length else what for what in WHAT if any(s[3] == what for s in mine)]
+        parts.append(f"rank {rank} {', '.join(told)}")
     return Figure(mpl, f"{sentence(finding)} {sentence(f'Of {number(length * factor)} {unit}: ' + '; '.join(parts))}")
 
 
@@ -197,38 +201,44 @@ def _what_legend(ax: Axes, present: Sequence[str]) -> None:
     look.legend_above(ax, handles=handles, handlelength=1.8, handleheight=1.1)
 
 
-def _merged(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    joined: list[tuple[float, float]] = []
-    for _, start, end, _, _ in sorted(spans, key=lambda s: s[1]):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
+def _hidden(rows: Sequence[Span], rank: int, *behind: str) -> list[Interval]:
+    """The time in which a rank communicates and does something else."""
+    return common(of(rows, rank, "communication"), of(rows, rank, *behind))
 
 
-def _covered(spans: Sequence[Span]) -> float:
-    """Seconds in which at least one of the spans runs."""
-    return sum(end - start for start, end in _merged(spans))
-
-
-def _overlap(spans: Sequence[Span]) -> float:
-    """Seconds in which communication runs beside something else."""
-    sent = _merged([s for s in spans if s[3] == "communication"])
-    rest = _merged([s for s in spans if s[3] != "communication"])
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in sent for b in rest)
+def _shares(rows: Sequence[Span]) -> list[tuple[int, int]]:
+    """For each span its place among those that share a line with it at one time, and how many places there are: (0, 1) for one that is alone."""
+    found: list[tuple[int, int]] = [(0, 1)] * len(rows)
+    lines: dict[tuple[int, bool], list[int]] = {}
+    for i, (rank, _, _, what, _) in enumerate(rows):
+        lines.setdefault((rank, what == "communication"), []).append(i)
+    for members in lines.values():
+        together: list[int] = []
+        ends: list[float] = []  # of the last span in each place
+        for i in sorted(members, key=lambda i: rows[i][1]):
+            _, start, end, _, _ = rows[i]
+            tiny = 1e-9 * max(1.0, abs(end))  # a schedule's times are sums, and touch within rounding
+            if ends and start >= max(ends) - tiny:
+                together, ends = [], []
+            place = next((k for k, busy in enumerate(ends) if busy <= start + tiny), len(ends))
+            ends[place : place + 1] = [end]
+            together.append(i)
+            found[i] = (place, 1)
+            for k in together:
+                found[k] = (found[k][0], len(ends))
+    return found
 
 
 def _timeline_finding(rows: Sequence[Span], ranks: Sequence[int], length: float) -> str:
-    waits = {r: _covered([s for s in rows if s[0] == r and s[3] == "waiting"]) for r in ranks}
+    waits = {r: covered(of(rows, r, "waiting")) for r in ranks}
     longest = max(waits, key=lambda r: waits[r])
-    sent = sum(_covered([s for s in rows if s[0] == r and s[3] == "communication"]) for r in ranks)
-    hidden = sum(_overlap([s for s in rows if s[0] == r and s[3] in ("communication", "compute")]) for r in ranks)
+    sent = sum(covered(of(rows, r, "communication")) for r in ranks)
+    hidden = sum(covered(_hidden(rows, r, "compute")) for r in ranks)
     if sent and hidden > 0.01 * sent:
         return f"{hidden / sent:.0%} of the communication is hidden behind compute"
     if waits[longest] and length:
         return f"Rank {longest} waits {waits[longest] / length:.0%} of the time"
     if sent and length:
         return f"Communication takes {sent / len(ranks) / length:.0%} of the time, none of it hidden"
-    computed = sum(_covered([s for s in rows if s[0] == r and s[3] == "compute"]) for r in ranks)
+    computed = sum(covered(of(rows, r, "compute")) for r in ranks)
     return f"Ranks compute {computed / len(ranks) / length:.0%} of the time" if length else "Nothing took any time"

@@ -1,0 +1,302 @@
+"""From the profiler's trace of every rank to spans for `figures.rank_timeline`, and how much communication hides behind compute.
+
+A script profiles itself with PyTorch's own profiler and says where its steps are:
+
+    with torch.profiler.profile() as prof:
+        for _ in range(6):
+            with torch.profiler.record_function("step"):
+                ...
+    prof.export_chrome_trace(trace_path())          # from course_utils.rank
+
+The same files open in ui.perfetto.dev, where every operation can be read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from .run import Run
+from .spans import Interval, Span, common, covered, merged, of, without
+
+# Names in a trace. The profiler's format has no list of them, so this is what gloo, NCCL, autograd and the DataLoader write.
+_GLOO = re.compile(r"(?:gloo|mpi|ucc):(?P<what>\w+)")
+_NCCL = re.compile(r"ncclDev(?:iceBroad|Kernel)\w*?_(?P<what>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|\w+?)(?:_|\(|$)|ncclKernel_(?P<old>[A-Za-z]+)")
+_LOADER = re.compile(r"enumerate\(DataLoader\)|.*DataLoaderIter\.__next__")
+_ALL_TOGETHER = re.compile(r"_?(all|reduce_scatter|barrier)")  # these end on all ranks at once: none can be done before all have begun
+_BACKWARD = "autograd::engine::evaluate_function"
+# Wrappers around other operations, or around a wait: what computes inside them has a name of its own.
+_NO_COMPUTE = ("autograd::", "torch::autograd", "c10d::", "gloo:", "nccl:", "torch::distributed", "torch.distributed", "record_param_comms")
+
+
+def load(
+    run: Run | str | Path,
+    steps: int | slice | Literal["typical"] | None = "typical",
+    name: str = "trace",
+    join_s: float = 1e-4,
+    align: Literal["auto", "clock", "collectives"] = "auto",
+) -> list[Span]:
+    """The spans of all ranks, from the files that they exported to `rank.trace_path(name)`; or from a folder with such files.
+
+    `steps` chooses among the steps that the script marked with `record_function("step")` or `prof.step()`: an index, a slice, `None` for
+    everything, or `typical`, the step of median length (from the third step on where there are five or more: DDP rebuilds its buckets in
+    the second). A step begins with the batch that is loaded for it. Spans are in seconds from the start of the first step.
+
+    On a CPU, compute is what operators do, and communication what gloo does, on threads of its own. Where a rank has CUDA kernels, these are
+    its compute and NCCL's its communication, each counted to the step that launched it. Operations less than `join_s` apart are one span, labelled
+    forward, backward or step (the optimizer's); idle time is left out. A collective on a rank that came early includes its wait for the others; a
+    gloo barrier is nothing but waiting. Fetching from a DataLoader, and copies to a GPU, are loading.
+
+    Ranks of one host share its clock. Those of several hosts are aligned (`auto`) so that collectives end at the same time on all of them.
+
+    Raises FileNotFoundError when a rank left no trace; ValueError when the steps are not there, or ranks cannot be aligned.
+    """
+    if steps != "typical" and not (steps is None or isinstance(steps, (int, slice))):
+        raise ValueError(f"steps is an index, a slice, 'typical' or None; got {steps!r}")
+    if align not in ("auto", "clock", "collectives"):
+        raise ValueError(f"align is auto, clock or collectives; got {align!r}")
+    paths = _files(run, name)
+    traces = [_read(rank, path) for rank, path in sorted(paths.items())]
+    _set_clocks(traces, align)
+    windows = {t.rank: t.steps for t in traces}
+    if steps is None:
+        chosen = {t.rank: [(float("-inf"), float("inf"))] for t in traces}
+    else:
+        chosen = _choose(windows, steps, next(iter(paths.values())))
+    spans = [span for t in traces for span in t.spans(chosen[t.rank], join_s)]
+    if not spans:
+        raise ValueError(f"the chosen steps hold neither compute nor communication; was the profiler on? ({next(iter(paths.values()))})")
+    zero = min(min(start for start, _ in chosen[t.rank]) for t in traces) if steps is not None else min(s[1] for s in spans)
+    return sorted((rank, start - zero, end - zero, what, label) for rank, start, end, what, label in spans)
+
+
+def overlap(spans: Iterable[Span]) -> dict[int, float]:
+    """For each rank that communicates, the fraction of that time in which it also computes: 1 when everything is hidden, 0 when nothing is.
+
+    Works on spans of `load` and on those of the cost model alike. It says what ran at the same time, not what was gained: where both want
+    the same cores, each is slower beside the other.
+    """
+    rows = list(spans)
+    found = {}
+    for rank in sorted({s[0] for s in rows}):
+        sent = of(rows, rank, "communication")
+        if total := covered(sent):
+            found[rank] = covered(common(sent, of(rows, rank, "compute"))) / total
+    return found
+
+
+@dataclass
+class _Event:
+    start: float
+    end: float
+    name: str
+    thread: Any
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+class _Trace:
+    """One rank's events by kind, in seconds of its host's clock."""
+
+    def __init__(self, rank: int, raw: dict[str, Any]):
+        self.rank = rank
+        self.host = raw.get("host_name", "")
+        base = raw.get("baseTimeNanoseconds", 0)
+        # A float counts nanoseconds for months only, so whole seconds of the epoch stay apart.
+        self.base_s, rest = base // 10**9, base % 10**9 / 1e9
+        kinds: dict[str, list[_Event]] = {}
+        for e in raw["traceEvents"]:
+            if e.get("ph") == "X" and "ts" in e:
+                start = float(e["ts"]) / 1e6 + rest
+                event = _Event(start, start + float(e.get("dur", 0)) / 1e6, str(e["name"]), e.get("tid"), e.get("args", {}))
+                kinds.setdefault(e.get("cat", ""), []).append(event)
+        self.notes = kinds.get("user_annotation", [])
+        self.ops = kinds.get("cpu_op", [])
+        self.kernels = kinds.get("kernel", []) + kinds.get("gpu_memcpy", []) + kinds.get("gpu_memset", [])
+        self.launches = {e.args["correlation"]: e for cat in ("cuda_runtime", "cuda_driver") for e in kinds.get(cat, []) if e.args.get("correlation")}
+        self.sent = [(e, m["what"]) for e in self.notes if (m := _GLOO.match(e.name))]
+        self.loads = [e for e in self.notes if _LOADER.match(e.name)]
+        self.steps = self._steps()
+        self.links = self._link_threads()
+
+    def _steps(self) -> list[Interval]:
+        marked = sorted((e.start, e.end) for e in self.notes if e.name == "step") or sorted(
+            (e.start, e.end) for e in self.notes if e.name.startswith("ProfilerStep")
+        )
+        found, before = [], float("-inf")
+        for start, end in marked:
+            loaded = [e.start for e in self.loads if before <= e.start < start]
+            found.append((min(loaded, default=start), end))
+            before = end
+        return found
+
+    def _link_threads(self) -> set[Any]:
+        """Threads that do nothing but communicate: whatever operators run there belongs to the collective."""
+        inside = {thread: merged((e.start, e.end) for e, _ in self.sent if e.thread == thread) for thread in {e.thread for e, _ in self.sent}}
+        own = {e.thread for e in self.ops if not _within(inside.get(e.thread, []), e.start)} | {e.thread for e in self.notes if not _GLOO.match(e.name)}
+        return set(inside) - own
+
+    def shift(self, seconds: float) -> None:
+        events = [*self.notes, *self.ops, *self.kernels, *self.launches.values()]
+        for e in events:
+            e.start += seconds
+            e.end += seconds
+        self.steps = [(start + seconds, end + seconds) for start, end in self.steps]
+
+    def collectives(self) -> list[tuple[str, float]]:
+        """Name and end of the collectives that end on all ranks at once, in order."""
+        on_gpu = [(name, e.end) for e in self.kernels if (name := _nccl(e))]
+        named = [*on_gpu, *((what, e.end) for e, what in self.sent)]
+        return sorted(((what, end) for what, end in named if _ALL_TOGETHER.match(what)), key=lambda c: c[1])
+
+    def spans(self, windows: Sequence[Interval], join_s: float) -> list[Span]:
+        compute, others = self._on_gpu(windows) if self.kernels else (self._on_cpu(windows), [])
+        loading = [interval for e in self.loads for interval in common([(e.start, e.end)], windows)]
+        others += [(start, end, "loading", "load") for start, end in loading]
+        for e, what in self.sent:
+            kind = "waiting" if what == "barrier" else "communication"
+            others += [(start, end, kind, what) for start, end in common([(e.start, e.end)], windows)]
+        if not self.kernels:  # collating a batch is operators, too, and is counted as loading
+            compute = [(start, end, label) for a, b, label in compute for start, end in without([(a, b)], loading)]
+        busy = [(start, end, "compute", label) for start, end, label in _joined(compute, join_s)]
+        return [(self.rank, *span) for span in [*busy, *others]]
+
+    def _on_cpu(self, windows: Sequence[Interval]) -> list[tuple[float, float, str]]:
+        phase = _Phases(self)
+        found = []
+        for e in self.ops:
+            if e.thread not in self.links and "::" in e.name and not e.name.startswith(_NO_COMPUTE) or e.name.startswith("Torch-Compiled"):
+                found += [(start, end, phase(e.thread, e.start)) for start, end in common([(e.start, e.end)], windows)]
+        return found
+
+    def _on_gpu(self, windows: Sequence[Interval]) -> tuple[list[tuple[float, float, str]], list[tuple[float, float, str, str]]]:
+        """What kernels compute, and what they send and load. A kernel runs later than it was launched, so it counts where its launch does."""
+        phase = _Phases(self)
+        compute, others = [], []
+        for e in self.kernels:
+            launch = self.launches.get(e.args.get("correlation"))
+            if launch and launch.thread in self.links:
+                continue  # gloo copies through the host: the collective has a span already
+            chosen = _within(windows, launch.start) if launch else common([(e.start, e.end)], windows)
+            if not chosen:
+                continue
+            if name := _nccl(e):
+                others.append((e.start, e.end, "communication", name))
+            elif "HtoD" in e.name:
+                others.append((e.start, e.end, "loading", "copy"))
+            else:
+                compute.append((e.start, e.end, phase(launch.thread, launch.start) if launch else ""))
+        return compute, others
+
+
+class _Phases:
+    """What a thread does at a time: backward, the optimizer's step, or otherwise forward. Without any of them there is nothing to tell apart."""
+
+    def __init__(self, trace: _Trace):
+        self.parts: dict[tuple[Any, str], list[Interval]] = {}
+        for e in trace.ops:
+            if e.name.startswith(_BACKWARD):
+                self.parts.setdefault((e.thread, "backward"), []).append((e.start, e.end))
+        for e in trace.notes:
+            if e.name.startswith("Optimizer."):
+                self.parts.setdefault((e.thread, "step"), []).append((e.start, e.end))
+        self.parts = {key: merged(intervals) for key, intervals in self.parts.items()}
+
+    def __call__(self, thread: Any, time_s: float) -> str:
+        for name in ("backward", "step"):
+            if _within(self.parts.get((thread, name), []), time_s):
+                return name
+        return "forward" if self.parts else ""
+
+
+def _within(intervals: Sequence[Interval], time_s: float) -> bool:
+    from bisect import bisect_right
+
+    at = bisect_right(intervals, (time_s, float("inf"))) - 1
+    return at >= 0 and intervals[at][0] <= time_s <= intervals[at][1]
+
+
+def _joined(parts: list[tuple[float, float, str]], join_s: float) -> list[tuple[float, float, str]]:
+    """Operators call operators, and thousands of them are one stretch of work: joined while the label stays and the gap is short."""
+    found: list[tuple[float, float, str]] = []
+    for start, end, label in sorted(parts, key=lambda p: (p[0], -p[1])):
+        if found and end <= found[-1][1]:
+            continue
+        if found and label == found[-1][2] and start - found[-1][1] <= join_s:
+            found[-1] = (found[-1][0], end, label)
+        else:
+            found.append((max(start, found[-1][1]) if found else start, end, label))
+    return found
+
+
+def _nccl(event: _Event) -> str:
+    """The collective of an NCCL kernel, as torch.distributed calls it: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)` is all_reduce."""
+    match = _NCCL.match(event.name)
+    if not match:
+        return ""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match["what"] or match["old"]).lower()
+
+
+def _files(run: Run | str | Path, name: str) -> dict[int, Path]:
+    folder = Path(run.path if isinstance(run, Run) else run)
+    found = {}
+    for path in folder.glob(f"rank*.{name}.json*"):
+        if match := re.fullmatch(rf"rank(\d+)\.{re.escape(name)}\.json(\.gz)?", path.name):
+            found[int(match[1])] = path
+    ranks = range(run.world_size) if isinstance(run, Run) else range(max(found, default=0) + 1)
+    if missing := [rank for rank in ranks if rank not in found]:
+        who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
+        raise FileNotFoundError(f"{who} left no trace {name!r} in {folder}; end the script with `prof.export_chrome_trace(trace_path())` on every rank")
+    return found
+
+
+def _read(rank: int, path: Path) -> _Trace:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+            return _Trace(rank, json.load(file))
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a whole trace of the profiler ({error}); was the rank stopped while it wrote?") from error
+
+
+def _set_clocks(traces: Sequence[_Trace], align: str) -> None:
+    """One clock for all ranks: that of the host, or rank 0's where hosts differ."""
+    base = min(t.base_s for t in traces)
+    for t in traces:
+        t.shift(float(t.base_s - base))
+    if align == "clock" or (align == "auto" and len({t.host for t in traces}) == 1):
+        return
+    first = traces[0].collectives()
+    for t in traces[1:]:
+        mine = t.collectives()
+        if not first or [what for what, _ in mine] != [what for what, _ in first]:
+            raise ValueError(
+                f"rank {t.rank} has {len(mine)} collectives in its trace and rank {traces[0].rank} has {len(first)}, so their clocks cannot be aligned; "
+                "profile the same steps on all ranks, or trust the hosts' clocks with align='clock'"
+            )
+        t.shift(statistics.median(theirs - end for (_, theirs), (_, end) in zip(first, mine, strict=True)))
+
+
+def _choose(windows: dict[int, list[Interval]], steps: int | slice | str, path: Path) -> dict[int, list[Interval]]:
+    counts = {len(found) for found in windows.values()}
+    n = min(counts)
+    if not n or len(counts) > 1:
+        what = "no steps are marked" if n == 0 else f"ranks marked different numbers of steps ({', '.join(map(str, sorted(counts)))})"
+        raise ValueError(f"{what} in {path.name} and its neighbours; put each step in `with torch.profiler.record_function('step'):`, or take steps=None")
+    if steps == "typical":
+        length = [sum(found[i][1] - found[i][0] for found in windows.values()) for i in range(n)]
+        candidates = range(2 if n >= 5 else 0, n)
+        middle = statistics.median_low(length[i] for i in candidates)
+        steps = next(i for i in candidates if length[i] == middle)
+    if isinstance(steps, int):
+        if not -n <= steps < n:
+            raise ValueError(f"there are {n} steps in the trace; step {steps} is not among them")
+        steps = slice(steps, steps + 1 or None)
+    assert isinstance(steps, slice)
+    if not range(n)[steps]:
+        raise ValueError(f"{steps} takes none of the {n} steps in the trace")
+    return {rank: sorted(found[steps]) for rank, found in windows.items()}
