@@ -73,7 +73,8 @@ def report(*, progress: tuple[float, float] | None = None, **values: Any) -> Non
     folder = os.environ.get("COURSE_RUN_DIR")
     if folder is None:
         if record and progress is None:
-            print("report", json.dumps(record), flush=True)
+            sys.stdout.write(f"report {json.dumps(record)}\n")  # in one piece: torchrun's ranks share one terminal, unbuffered
+            sys.stdout.flush()
         return
     record["time"] = time.time()
     line = json.dumps(record) + "\n"

@@ -372,6 +372,18 @@ def test_20_launches_from_4_threads(kernel: Kernel) -> None:
     assert kernel.ask("{run.engine for run in runs}") == {"warm"}
 
 
+def test_an_interrupt_while_ranks_are_started(kernel: Kernel) -> None:
+    """With many ranks the start itself takes a while."""
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        kernel.start(ranks("local", "import time\ntime.sleep(600)", n=32))
+        kernel.wait_for("ranks on")
+        time.sleep(delay)
+        kernel.interrupt()
+        got = kernel.finish()
+        assert got.error and got.error[0] == "KeyboardInterrupt" and got.seconds < limit(3)
+        kernel.wait_clean(2)
+
+
 def test_more_ranks_than_cores(kernel: Kernel) -> None:
     got = kernel.run(ranks("local", REDUCE, n=8))
     assert got.error is None and kernel.ask("run.values('sum')") == [36.0] * 8

@@ -144,6 +144,14 @@ def test_wrong_arguments_are_named(wrong: dict[str, object]) -> None:
         place(a_machine(2), **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("cores", "most"), [(1, 32), (2, 32), (8, 32), (64, 256)])
+def test_a_launch_that_would_exhaust_the_machine_is_refused(cores: int, most: int) -> None:
+    assert place(a_machine(0, cores), most).ranks == most
+    for ranks in (most + 1, 5000, 10**30):
+        with pytest.raises(ValueError, match=f"^{ranks} ranks on {cores} cores .* {most} is the most here"):
+            place(a_machine(0, cores), ranks)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     got = place(a_machine(0), numpy.int64(3), numpy.int32(1), threads=numpy.int64(2))  # type: ignore[arg-type]
     assert (got.ranks, got.threads) == (3, 2) and type(got.ranks) is int

@@ -155,6 +155,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ranks": -1}, "got -1"),
     ({"ranks": "many"}, "got 'many'"),
     ({"ranks": 2.0}, "got 2.0"),
+    ({"ranks": 5000}, "is the most here"),
     ({"engine": "mpi"}, f"unknown engine 'mpi'; choose {', '.join(ENGINES)}"),
     ({"timeout": 0}, "timeout must be a number of seconds above 0"),
     ({"timeout": float("nan")}, "timeout must be"),

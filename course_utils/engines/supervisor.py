@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
-from course_utils.engines import LaunchLost, Request, child, receive_message, send_message  # noqa: E402
+from course_utils.engines import LaunchLost, Request, child, readable, receive_message, send_message  # noqa: E402
 from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, remove_semaphores, remove_shm, send, shm_files  # noqa: E402
 
 FAIL_GRACE_S = 0.5  # after a failure: time for the other ranks to tell their own
@@ -129,6 +129,8 @@ class Supervisor:
             store.listen(256)
             port, run_id = store.getsockname()[1], os.path.basename(request.folder)
             for rank in range(request.world_size):
+                if readable(self.conn, 0):
+                    break  # told to stop, or left alone, as `_watch` will find
                 env = {**self.env, **rank_variables(request, rank, port, run_id)}
                 self._started((self._fork if self.renew else self._execute)(env, store, rank), rank)
         self.rank_link.close()
