@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ LINE_INTERVAL_S = 0.06  # below 20 messages a second: Jupyter Server drops what 
 CELL_LIMIT = 200_000  # bytes of output in a cell; the rest stays in the logs
 LONG_LINE = 32_768
 CHUNK = 1 << 18
+# PyTorch's profiler says that it starts and stops, and that it finds no GPU, as if these were errors; the log keeps the lines.
+_PROFILER = re.compile(r"(USDT|ERROR):\d{4}-\d\d-\d\d .*\] (profiler_start|profiler_stop|gpuGetDeviceCount failed with code \d+)\s*")
 
 
 class _Tail:
@@ -92,6 +95,8 @@ class Stream:
         shown = []
         for rank, tail in enumerate(self.logs):
             for line in tail.lines(last):
+                if _PROFILER.fullmatch(line):
+                    continue
                 text = f"rank {rank} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state
                 self.shown += len(text.encode(errors="replace"))
                 if self.shown > CELL_LIMIT:

@@ -27,7 +27,7 @@ from .spans import Interval, Span, common, covered, merged, of, without
 
 # Names in a trace. The profiler's format has no list of them, so this is what gloo, NCCL, autograd and the DataLoader write.
 _GLOO = re.compile(r"(?:gloo|mpi|ucc):(?P<what>\w+)")
-_NCCL = re.compile(r"ncclDev(?:iceBroad|Kernel)\w*?_(?P<what>AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|\w+?)(?:_|\(|$)|ncclKernel_(?P<old>[A-Za-z]+)")
+_NCCL = re.compile(r"nccl\w*?Kernel_(?P<what>[A-Za-z]+)")
 _LOADER = re.compile(r"enumerate\(DataLoader\)|.*DataLoaderIter\.__next__")
 _ALL_TOGETHER = re.compile(r"_?(all|reduce_scatter|barrier)")  # these end on all ranks at once: none can be done before all have begun
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -239,7 +239,7 @@ def _nccl(event: _Event) -> str:
     match = _NCCL.match(event.name)
     if not match:
         return ""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match["what"] or match["old"]).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match["what"]).lower()
 
 
 def _files(run: Run | str | Path, name: str) -> dict[int, Path]:

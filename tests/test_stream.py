@@ -126,3 +126,15 @@ def test_the_bar_is_silent_outside_a_notebook(capsys: pytest.CaptureFixture[str]
     bar.show(1, 2, last=True)
     bar.show(1, 0)
     assert capsys.readouterr().out == ""
+
+
+def test_harmless_lines_of_the_profiler_stay_in_the_log(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+    lines = [
+        "USDT:2026-11-20 22:35:43 26879:26879 SyncActivityProfilerHandler.cpp:39] profiler_start",
+        "ERROR:2026-11-20 22:35:44 26879:26879 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code 35",
+        "ERROR:2026-11-20 22:35:44 26879:26879 CuptiActivityApi.cpp:50] CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
+        "mine: gpuGetDeviceCount failed with code 35",
+    ]
+    append(tmp_path, 0, "".join(f"{line}\n" for line in lines).encode())
+    Stream(tmp_path, 1).pump(last=True)
+    assert "".join(shown) == f"rank 0 | {lines[2]}\nrank 0 | {lines[3]}\n"

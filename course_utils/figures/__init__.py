@@ -2,8 +2,11 @@
 
 from .compare import bars, lines, speedup
 from .look import Figure
+from .memory import memory
 from .pictures import images
 from .ranks import rank_timeline, who_has_what
+from .residuals import Residuals, residuals
 from .script_diff import Diff, diff
+from .sizes import sizes
 
-__all__ = ["Diff", "Figure", "bars", "diff", "images", "lines", "rank_timeline", "speedup", "who_has_what"]
+__all__ = ["Diff", "Figure", "Residuals", "bars", "diff", "images", "lines", "memory", "rank_timeline", "residuals", "sizes", "speedup", "who_has_what"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..published import Point
 from ..run import Samples
 from . import look
-from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, number, sentence, spread
+from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, number, provenance_words, sentence, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +74,7 @@ def bars(
 
     parts = []
     for label, value in values.items():
-        text = f"{label}: {_provenance(value)} {number(middle(value) * factor)} {shown_unit}".rstrip()
+        text = f"{label}: {provenance_words(value)} {number(middle(value) * factor)} {shown_unit}".rstrip()
         if label in predictions:
             text += f", predicted {number(predictions[label] * factor)}"
         if label in guesses:
@@ -110,7 +110,7 @@ def speedup(
         raise ValueError("published points are speed-ups of other machines; draw them with quantity='speed-up' or 'efficiency'")
     here = _drawn(measured, quantity)
     forecast = {n: middle(v) for n, v in _drawn(predicted or {}, quantity).items()}
-    others = [(_provenance(next(iter(series.values()))), _drawn(series, quantity)) for series in recorded]
+    others = [(provenance_words(next(iter(series.values()))), _drawn(series, quantity)) for series in recorded]
     points = [p._replace(speedup=p.speedup / p.n) if quantity == "efficiency" else p for p in published]
     guesses, open_guess = made_guesses(guess, sorted({*range(1, 9), *here, *forecast}))
 
@@ -158,7 +158,7 @@ def speedup(
 
     parts = []
     for n in order if len(order) == 1 else [n for n in order if n > 1]:
-        text = f"{_ranks(n)} {_provenance(here[n])} {_as(quantity, here[n], True)}"
+        text = f"{_ranks(n)} {provenance_words(here[n])} {_as(quantity, here[n], True)}"
         text += f", predicted {_as(quantity, forecast[n])}" if n in forecast else ""
         parts.append(text + (f", guessed {_as(quantity, guesses[n])}" if n in guesses else ""))
     beyond = [n for n in sorted(forecast) if n > max(order)]
@@ -204,7 +204,7 @@ def lines(
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.grid(color="#E6E6E6", linewidth=0.8)
     if "x" in log:
-        _log_x(ax, in_bytes="byte" in xlabel)
+        look.log_axis(ax, "x", "bytes" if "byte" in xlabel else "")
     else:
         ax.set_xlim(left=min(0.0, *(min(c.x) for c in curves)))
     if "y" in log:
@@ -234,20 +234,13 @@ def _curve(label: str, x: Sequence[float], y: Sequence[Value]) -> _Curve:
     head, _, rest = label.partition(":")
     told = bool(rest) and head in KINDS
     kind, name = (head, rest.strip()) if told else (kind_of(y[0]), label)
-    where = kind if told else _provenance(y[0])
+    where = kind if told else provenance_words(y[0])
     return _Curve(name, kind, f"{where}: {name}", [float(v) for v in x], list(y), [middle(v) for v in y])
-
-
-def _provenance(value: Value) -> str:
-    """The kind, and for what was not measured here the machine."""
-    if not isinstance(value, Samples) or value.provenance.kind in ("measured", "predicted"):
-        return kind_of(value)
-    return f"{value.provenance.kind} on {value.provenance.machine}"
 
 
 def _legend_words(value: Value) -> str:
     repeated = isinstance(value, Samples) and len(value) > 1 and kind_of(value) in ("measured", "emulated")
-    return _provenance(value) + (f" ({QUARTILES})" if repeated else "")
+    return provenance_words(value) + (f" ({QUARTILES})" if repeated else "")
 
 
 def _once(ax: Axes, named: set[str], label: str, x: list[float], y: list[float], **style: Any) -> None:
@@ -337,22 +330,6 @@ def _some_markers(points: int, series: int) -> tuple[int, int]:
     """About ten markers a curve, shifted from series to series so that they do not hide each other."""
     step = max(1, points // 10)
     return ((series * step // 2) % step, step)
-
-
-def _log_x(ax: Axes, in_bytes: bool) -> None:
-    if not in_bytes:
-        ax.set_xscale("log")
-        return
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    def words(value: float, _: Any = None) -> str:
-        factor, unit = look.readable_unit("bytes", value)
-        return f"{value * factor:g} {unit}".replace("bytes", "B")
-
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_major_locator(LogLocator(base=4.0, numticks=10))
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(words))
 
 
 def _agreement(curves: Sequence[_Curve]) -> float | None:

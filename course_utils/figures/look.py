@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..run import KINDS as PROVENANCE_KINDS
 from ..run import Samples
@@ -152,6 +152,13 @@ def kind_of(value: Samples | float) -> str:
     return value.provenance.kind if isinstance(value, Samples) else "measured"
 
 
+def provenance_words(value: Samples | float) -> str:
+    """The kind, and for what was not measured here the machine."""
+    if not isinstance(value, Samples) or value.provenance.kind in ("measured", "predicted"):
+        return kind_of(value)
+    return f"{value.provenance.kind} on {value.provenance.machine}"
+
+
 def middle(value: Samples | float) -> float:
     return value.median if isinstance(value, Samples) else float(value)
 
@@ -218,6 +225,27 @@ def unit_of_name(name: str) -> str:
         return f"{what.replace('_', ' ')}/{per}"
     ends = {"_s": "s", "_ms": "ms", "_us": "µs", "_bytes": "bytes", "_Bps": "B/s"}
     return next((unit for end, unit in ends.items() if name.endswith(end)), "")
+
+
+def readable(unit: str, value: float) -> str:
+    """A value with the unit that makes it easy to read: `46.1 ms`, `4 MiB`, `1.2 GB/s`."""
+    factor, shown = readable_unit(unit, abs(value))
+    return f"{number(value * factor)} {shown}".strip()
+
+
+def log_axis(ax: Axes, which: Literal["x", "y"], unit: str) -> None:
+    """A logarithmic axis; in bytes it goes by powers of 2 and its ticks read KiB and MiB, in seconds and B/s each tick has the unit that fits it."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    set_scale, axis = (ax.set_xscale, ax.xaxis) if which == "x" else (ax.set_yscale, ax.yaxis)
+    if unit == "bytes":
+        set_scale("log", base=2)
+        axis.set_major_locator(LogLocator(base=4.0, numticks=10))
+        axis.set_minor_locator(NullLocator())
+    else:
+        set_scale("log")
+    if unit:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: readable(unit, value).replace("bytes", "B")))
 
 
 def listing(words: Sequence[str]) -> str:

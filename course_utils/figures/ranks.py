@@ -23,12 +23,13 @@ EDGE = "#FFFFFF99"  # also the colour of the hatching: light, so that the colour
 Order = Sequence[Sequence[Sequence[int]]]
 
 
-def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
+def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "") -> Figure:
     """What every rank does when, ranks from top to bottom.
 
     A span is (rank, start_s, end_s, what, label): times in seconds on a common clock, drawn from the first start on; `what` is compute,
     communication, waiting or loading; the label is written where it fits. Communication that runs beside something else is drawn
-    below it, so that hiding it can be seen; collectives that run at once share their line. Raises ValueError for an unknown `what`, a span that
+    below it, so that hiding it can be seen; collectives that run at once share their line. `kind`
+    is where the times come from, for example `predicted`, and stands beside their unit. Raises ValueError for an unknown `what`, a span that
     ends before it starts, or no span.
     """
     rows = sorted(spans, key=lambda s: (s[0], s[1]))
@@ -67,7 +68,7 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
     ax.set_yticks(range(len(ranks)), [f"rank {r}" for r in ranks])
     ax.set_ylim(len(ranks) - 0.5, -0.5)
     ax.set_xlim(0, length * factor * 1.005 or 1)
-    ax.set_xlabel(f"time ({unit})")
+    ax.set_xlabel(f"{kind} time ({unit})".strip())
     ax.tick_params(axis="y", length=0)
     _what_legend(ax, [what for what in WHAT if any(s[3] == what for s in rows)])
     finding = _timeline_finding(rows, ranks, length)
@@ -78,7 +79,8 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None) -> Figure:
         mine = [s for s in rows if s[0] == rank]
         told = [f"{what} {covered(of(mine, rank, what)) / length:.0%}" if length else what for what in WHAT if any(s[3] == what for s in mine)]
         parts.append(f"rank {rank} {', '.join(told)}")
-    return Figure(mpl, f"{sentence(finding)} {sentence(f'Of {number(length * factor)} {unit}: ' + '; '.join(parts))}")
+    whole = f"Of {number(length * factor)} {unit} {kind}".strip()
+    return Figure(mpl, f"{sentence(finding)} {sentence(f'{whole}: ' + '; '.join(parts))}")
 
 
 def who_has_what(order: Order | Mapping[str, Order], n_samples: int | None = None, title: str | None = None) -> Figure:
