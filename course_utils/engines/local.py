@@ -13,7 +13,7 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-from . import Handle, LaunchLost, Request, readable, receive_message, send_message
+from . import KEEP_MEMORY, Handle, LaunchLost, Request, readable, receive_message, send_message
 from .server import frozen
 
 HERE = Path(__file__).resolve().parent
@@ -41,7 +41,7 @@ class WarmServer:
             return
         self._forget()
         ours, theirs = socket.socketpair()
-        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MPLBACKEND": "Agg"}
+        env = {**KEEP_MEMORY, **os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "MPLBACKEND": "Agg"}
         command = [sys.executable, str(HERE / "server.py"), str(theirs.fileno()), str(os.getpid())]
         self._process = subprocess.Popen(
             command,
@@ -54,7 +54,7 @@ class WarmServer:
             stderr=subprocess.DEVNULL,
         )
         theirs.close()
-        self._control, self._frozen, self._ready = ours, frozen(dict(os.environ)), False
+        self._control, self._frozen, self._ready = ours, frozen({**KEEP_MEMORY, **os.environ}), False
 
     def _forget(self) -> None:
         if self._control is not None:

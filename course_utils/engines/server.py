@@ -6,11 +6,14 @@ It ends with the kernel, and after ten idle minutes.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
 import importlib
 import json
+import logging
+import multiprocessing.util
 import os
 import selectors
 import signal
@@ -74,8 +77,12 @@ def make_forks_cheap() -> None:
     A fork copies the page tables of 400 MB, and the end of a process takes them down again: 7 and 8 ms with pages of 4 KB, 2 and 2 with
     pages of 2 MB. A page that a rank writes to is still copied by itself.
     """
+    # What libraries do at exit ends with the process anyway: torch forgets its operators one by one, which takes 50 ms a rank.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False  # torch has hundreds, to forget its operators one by one: 50 ms at the end of each rank
+        finalizer.atexit = False
+    atexit._clear()
+    for function in (logging.shutdown, weakref.finalize._exitfunc, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
+        atexit.register(function)  # these wait for what a script itself has begun
     for name in [name for name in sys.modules if name.partition(".")[0] == "course_utils"]:
         del sys.modules[name]  # we have what we need of them, and a script gets them as they are by then
     gc.collect()

@@ -162,7 +162,8 @@ class Supervisor:
             for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w, self.link.fileno(), store.fileno() if rank else None):
                 if fd is not None:
                     os.close(fd)
-            os.environ.clear()
+            for name in os.environ.keys() - env.keys():
+                del os.environ[name]
             os.environ.update(env)
             os.chdir(self.request.cwd)
             assert renew is not None
