@@ -2,7 +2,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready browser lab test test-slow test-all gpu-check bench exercises book lint format
+.PHONY: ready browser lab doctor test test-slow test-all gpu-check bench exercises book lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -13,6 +13,9 @@ browser: ready
 
 lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
 	@$(IN) .ci/lab.py
+
+doctor: ready         ## is this machine ready for the course, and if not, what cures it
+	@$(IN) -m course_utils.doctor
 
 test: browser         ## what every change must pass
 	$(IN) -m pytest

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engines import Handle, LaunchLost, Request, local, torchrun
+from .engines import KEEP_MEMORY, Handle, LaunchLost, Request, local, torchrun
 from .failure import LaunchError, RankError, explain
 from .folders import new_run_folder
 from .machine import Machine, Placement, place
@@ -160,7 +160,7 @@ def _check_arguments(args: Sequence[object], timeout: float, engine: str, env: M
 
 
 def _environment(placement: Placement, extra: Mapping[str, str | None] | None) -> dict[str, str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
+    env = KEEP_MEMORY | {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
     loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
     for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         env.setdefault(name, loopback)  # ranks of one machine have no business on the network
@@ -245,9 +245,10 @@ def _collect(request: Request, placement: Placement, machine: str, start: str, o
 
 def _by_hand(request: Request, placement: Placement) -> str:
     """The command that repeats this launch from a terminal."""
-    hide = "CUDA_VISIBLE_DEVICES= " if placement.device == "cpu" else ""
+    changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
+    given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""
-    return f"{hide}OMP_NUM_THREADS={placement.threads} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join(
+    return f"{given} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join(
         [request.script, *request.args]
     )
 

@@ -24,7 +24,7 @@ class NothingFailed(CourseError, AssertionError):
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise LaunchError(f"{message}\n{self.format_usage().strip()}")
+        raise LaunchError(f"{message}\n{self.format_usage().strip()}; %%ranks? lists the options")
 
 
 def _number_or(word: str) -> Callable[[str], int | str]:
@@ -47,7 +47,7 @@ def _words(line: str) -> list[str]:
 def _ranks_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="%%ranks", add_help=False, usage="%%%%ranks N|auto [options] [-- arguments of the script]")
     parser.add_argument("ranks", nargs="?", default="auto", type=_number_or("auto"), help="how many; auto: one for each GPU from two on, otherwise 2")
-    parser.add_argument("-o", "--output", metavar="NAME", help="bind the Run to this name, on failure too")
+    parser.add_argument("-o", "--output", metavar="NAME", help="bind the Run to this name, on failure too (with --no-launch: the path of the file)")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds from the start of the ranks")
     parser.add_argument("--file", default="cell.py", metavar="NAME.py", help="keep the cell as this file, which later cells' scripts can import")
     parser.add_argument("--no-launch", action="store_true", help="only keep the file")
@@ -79,6 +79,8 @@ def ranks(line: str, cell: str, namespace: dict[str, Any]) -> Run | None:
         print(save_bundle(script, Path(options.save)))
     if options.no_launch:
         print(f"kept as {options.file}")
+        if options.output:
+            namespace[options.output] = script
         return None
     run: Run | None = None
     try:

@@ -144,8 +144,19 @@ def _values(records: list[dict[str, Any]], key: str, where: dict[str, Any]) -> l
     found = [rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())]
     if not found:
         names = sorted({k for rec in records for k in rec} - {"rank", "time", "progress"})
-        raise KeyError(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; reported were: {', '.join(names) or 'nothing'}")
+        told = f"reported were: {', '.join(names)}" if names else "nothing was reported"
+        raise NotReported(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; {told}")
     return found
+
+
+class NotReported(KeyError):
+    """A value was asked for that no rank reported. Jupyter shows the message alone."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"NotReported: {self}"]
 
 
 @dataclass
