@@ -17,6 +17,7 @@ import gzip
 import json
 import re
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ _GLOO = re.compile(r"(?:gloo|mpi|ucc):(?P<what>\w+)")
 _NCCL = re.compile(r"nccl\w*?Kernel_(?P<what>[A-Za-z]+)")
 _LOADER = re.compile(r"enumerate\(DataLoader\)|.*DataLoaderIter\.__next__")
 _ALL_TOGETHER = re.compile(r"_?(all|reduce_scatter|barrier)")  # these end on all ranks at once: none can be done before all have begun
-_BACKWARD = "autograd::engine::evaluate_function"
+_BACKWARD = ("autograd::engine::evaluate_function", "torch::distributed::reducer", "torch.distributed.ddp.reducer")
 # Wrappers around other operations, or around a wait: what computes inside them has a name of its own.
 _NO_COMPUTE = ("autograd::", "torch::autograd", "c10d::", "gloo:", "nccl:", "torch::distributed", "torch.distributed", "record_param_comms")
 
@@ -138,7 +139,7 @@ class _Trace:
     def _link_threads(self) -> set[Any]:
         """Threads that do nothing but communicate: whatever operators run there belongs to the collective."""
         inside = {thread: merged((e.start, e.end) for e, _ in self.sent if e.thread == thread) for thread in {e.thread for e, _ in self.sent}}
-        own = {e.thread for e in self.ops if not _within(inside.get(e.thread, []), e.start)} | {e.thread for e in self.notes if not _GLOO.match(e.name)}
+        own = {e.thread for e in self.ops if _window(inside.get(e.thread, []), e.start) is None} | {e.thread for e in self.notes if not _GLOO.match(e.name)}
         return set(inside) - own
 
     def shift(self, seconds: float) -> None:
@@ -159,8 +160,9 @@ class _Trace:
         loading = [interval for e in self.loads for interval in common([(e.start, e.end)], windows)]
         others += [(start, end, "loading", "load") for start, end in loading]
         for e, what in self.sent:
-            kind = "waiting" if what == "barrier" else "communication"
-            others += [(start, end, kind, what) for start, end in common([(e.start, e.end)], windows)]
+            # Counted where it began: gloo's thread may be late in noting the end, when the next step is under way.
+            if (window := _window(windows, e.start)) is not None:
+                others.append((e.start, min(e.end, window[1]), "waiting" if what == "barrier" else "communication", what))
         if not self.kernels:  # collating a batch is operators, too, and is counted as loading
             compute = [(start, end, label) for a, b, label in compute for start, end in without([(a, b)], loading)]
         busy = [(start, end, "compute", label) for start, end, label in _joined(compute, join_s)]
@@ -182,8 +184,7 @@ class _Trace:
             launch = self.launches.get(e.args.get("correlation"))
             if launch and launch.thread in self.links:
                 continue  # gloo copies through the host: the collective has a span already
-            chosen = _within(windows, launch.start) if launch else common([(e.start, e.end)], windows)
-            if not chosen:
+            if launch and _window(windows, launch.start) is None or not launch and not common([(e.start, e.end)], windows):
                 continue
             if name := _nccl(e):
                 others.append((e.start, e.end, "communication", name))
@@ -209,16 +210,15 @@ class _Phases:
 
     def __call__(self, thread: Any, time_s: float) -> str:
         for name in ("backward", "step"):
-            if _within(self.parts.get((thread, name), []), time_s):
+            if _window(self.parts.get((thread, name), []), time_s) is not None:
                 return name
         return "forward" if self.parts else ""
 
 
-def _within(intervals: Sequence[Interval], time_s: float) -> bool:
-    from bisect import bisect_right
-
+def _window(intervals: Sequence[Interval], time_s: float) -> Interval | None:
+    """The one of these intervals, in order and apart, that holds a time."""
     at = bisect_right(intervals, (time_s, float("inf"))) - 1
-    return at >= 0 and intervals[at][0] <= time_s <= intervals[at][1]
+    return intervals[at] if at >= 0 and time_s <= intervals[at][1] else None
 
 
 def _joined(parts: list[tuple[float, float, str]], join_s: float) -> list[tuple[float, float, str]]:
@@ -299,4 +299,7 @@ def _choose(windows: dict[int, list[Interval]], steps: int | slice | str, path: 
     assert isinstance(steps, slice)
     if not range(n)[steps]:
         raise ValueError(f"{steps} takes none of the {n} steps in the trace")
-    return {rank: sorted(found[steps]) for rank, found in windows.items()}
+    chosen = {rank: sorted(found[steps]) for rank, found in windows.items()}
+    if abs(steps.step or 1) == 1:  # steps in a row are one stretch of time, with what lies between them
+        chosen = {rank: [(found[0][0], found[-1][1])] for rank, found in chosen.items()}
+    return chosen

@@ -116,3 +116,11 @@ def test_the_file_stands_alone(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("COURSE_")}
     answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, env=env)
     assert answer.returncode == 0 and answer.stdout.startswith('report {"seconds"'), answer.stderr
+
+
+def test_traces_lie_beside_the_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rank.trace_path() == str(folder / "rank3.trace.json.gz")
+    assert rank.trace_path("small") == str(folder / "rank3.small.json.gz")
+    monkeypatch.delenv("COURSE_RUN_DIR")
+    monkeypatch.delenv("RANK")
+    assert rank.trace_path() == "rank0.trace.json.gz"

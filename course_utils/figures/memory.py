@@ -102,7 +102,8 @@ def memory(
         words = []
         for stack, kind in ((forecast.get(label), "predicted"), (seen.get(label), "measured")):
             if stack:
-                inside = f" ({', '.join(f'{name} {number(v * factor)}' for name, v in stack.items() if v)})" if kind == "predicted" or label not in forecast else ""
+                named = ", ".join(f"{name} {number(v * factor)}" for name, v in stack.items() if v)
+                inside = f" ({named})" if kind == "predicted" or label not in forecast else ""
                 words.append(f"{kind} {number(sum(stack.values()) * factor)} {unit}{inside}")
         words += [f"{provenance_words(totals[label])} {number(middle(totals[label]) * factor)} {unit}"] if label in totals else []
         words += [f"guessed {number(guesses[label] * factor)}"] if label in guesses else []
@@ -172,7 +173,7 @@ def _finding(size: Mapping[str, float], limit: float | None, factor: float, unit
         if len(fits) == len(labels):
             return f"{'It fits' if len(labels) == 1 else 'All fit'} in {room}; {max(labels, key=lambda k: size[k])} fills {max(size.values()) / limit:.0%}"
         if not fits:
-            return f"{'It does' if len(labels) == 1 else 'None does'} not fit in {room}"
+            return f"{'It does not fit' if len(labels) == 1 else 'None fits'} in {room}"
         few = fits if len(fits) <= len(labels) / 2 else [label for label in labels if label not in fits]
         does = "fits" if len(few) == 1 else "fit"
         return f"Only {listing(few)} {does} in {room}" if few == fits else f"All but {listing(few)} fit in {room}"

@@ -50,17 +50,17 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "
     for i in range(0, len(ranks), 2):  # a band behind every other rank, so that its two lines are seen as one
         ax.axhspan(i - 0.5, i + 0.5, color="#F5F5F5", zorder=0, linewidth=0)
     shares = _shares(rows)
-    for (rank, start, end, what, label), (part, parts) in zip(rows, shares, strict=True):
+    for (rank, start, end, what, label), (place, places) in zip(rows, shares, strict=True):
         y, height = ranks.index(rank) - 0.38, 0.76
         if split[rank]:
             height = 0.37
             y += 0.39 if what == "communication" else 0.0
-        height /= parts
-        y += part * height
+        height /= places
+        y += place * height
         color, hatch = WHAT[what]
         edge = 0.6 if end - start > 0.006 * length else 0.0  # a sliver would be all edge
         ax.broken_barh([((start - zero) * factor, (end - start) * factor)], (y, height), facecolor=color, hatch=hatch, edgecolor=EDGE, linewidth=edge)
-        if label and parts < 3 and (end - start) / length > 0.0115 * len(label):
+        if label and places < 3 and (end - start) / length > 0.0115 * len(label):
             dark = what in ("compute", "communication")
             box = {"facecolor": color, "edgecolor": "none", "pad": 1.0} if hatch else None
             middle = ((start + end) / 2 - zero) * factor

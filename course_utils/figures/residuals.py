@@ -13,6 +13,8 @@ from .look import BLUE, ORANGE, kind_of, listing, made_guesses, middle, number, 
 
 Row = tuple[str, float, Samples | float] | tuple[str, float, Samples | float, Any]
 BAR = 12  # characters of the longest bar in text
+HALF = 70  # pixels of the longest bar on a page
+CELL = "padding:3px 10px;text-align:right;white-space:nowrap"
 
 
 class Residuals:
@@ -108,30 +110,26 @@ class Residuals:
     def _repr_html_(self) -> str:
         head, *body = self.rows()
         largest = max(map(abs, self.errors)) or 1.0
-        cell = "padding:3px 10px;text-align:right;white-space:nowrap"
-        side = "display:inline-block;width:70px;height:11px;vertical-align:middle"
-        colors = {"your guess": "black", "predicted": "#8A5A00"}
-        names = "".join(
-            f"<th style='{cell};{'text-align:left;' if not i else ''}color:{colors.get(name, '#00517F' if i == len(head) - 2 else '#222222')}'>{html.escape(name)}</th>"
-            for i, name in enumerate(head)
-        )
-        ends = f"<span style='{side};height:auto;text-align:right'>too little&nbsp;</span><span style='{side};height:auto;text-align:left'>&nbsp;too much</span>"
-        names += f"<th style='{cell};font-weight:normal;color:#555555'>{ends}</th>"
+        measured = len(head) - 2
+        names = []
+        for i, name in enumerate(head):
+            color = {"your guess": "black", "predicted": "#8A5A00"}.get(name, "#00517F" if i == measured else look.INK)
+            names.append(_cell("th", name, f"{'text-align:left;' if not i else ''}color:{color}"))
+        ends = _half("right", "too little&nbsp;", "height:auto") + _half("left", "&nbsp;too much", "height:auto")
         lines = []
         for row, error, p, m in zip(body, self.errors, self.predicted, self.measured, strict=True):
-            width = round(70 * abs(error) / largest, 1)
-            bar = f"<span style='display:inline-block;width:{width}px;height:11px;background:{ORANGE if error > 0 else BLUE}'></span>"
-            empty = f"<span style='{side}'></span>"
-            left = f"<span style='{side};text-align:right;line-height:0;border-right:1px solid #888888'>{bar if error < 0 else ''}</span>"
-            right = f"<span style='{side};text-align:left;line-height:0'>{bar}</span>" if error > 0 else empty
             within = spread(m)[0] <= p <= spread(m)[1]
-            cells = "".join(
-                f"<td style='{cell}{';text-align:left' if not i else ''}{';font-weight:bold' if i == len(row) - 1 and not within else ''}'>{html.escape(text)}</td>"
-                for i, text in enumerate(row)
+            styles = ["text-align:left", *[""] * (len(row) - 2), "" if within else "font-weight:bold"]
+            width = round(HALF * abs(error) / largest, 1)
+            bar = f"<span style='display:inline-block;width:{width}px;height:11px;background:{ORANGE if error > 0 else BLUE}'></span>"
+            bars = _half("right", bar if error < 0 else "", "line-height:0;border-right:1px solid #888888") + _half(
+                "left", bar if error > 0 else "", "line-height:0"
             )
-            lines.append(f"<tr>{cells}<td style='{cell}'>{left}{right}</td></tr>")
+            cells = "".join(_cell("td", text, style) for text, style in zip(row, styles, strict=True))
+            lines.append(f"<tr>{cells}<td style='{CELL}'>{bars}</td></tr>")
         caption = f"<p style='margin:.3em 0;font-weight:bold'>{html.escape(self.title)}</p>" if self.title else ""
-        table = f"<table style='border-collapse:collapse;font-size:13px;margin:0'><thead><tr>{names}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+        header = f"<thead><tr>{''.join(names)}<th style='{CELL};font-weight:normal;color:#555555'>{ends}</th></tr></thead>"
+        table = f"<table style='border-collapse:collapse;font-size:13px;margin:0'>{header}<tbody>{''.join(lines)}</tbody></table>"
         return f"<div>{caption}{table}<p style='margin:.4em 0;max-width:700px'>{html.escape(self.summary)}</p></div>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
@@ -147,6 +145,15 @@ def residuals(rows: Sequence[Row], unit: str = "", title: str = "", order: Liter
     Raises ValueError without rows, for a label that comes twice, or a measurement that is not above zero.
     """
     return Residuals(rows, unit, title, order)
+
+
+def _cell(tag: str, text: str, style: str) -> str:
+    return f"<{tag} style='{CELL};{style}'>{html.escape(text)}</{tag}>"
+
+
+def _half(align: str, inside: str, style: str) -> str:
+    """One side of a bar: left of the middle or right of it."""
+    return f"<span style='display:inline-block;width:{HALF}px;height:11px;vertical-align:middle;text-align:{align};{style}'>{inside}</span>"
 
 
 def _percent(error: float) -> str:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ..predict import bus_bandwidth
@@ -60,7 +61,7 @@ def sizes(
     ax = axes[0]
     count: dict[str, int] = {}
     for label, s in seen.items():
-        values = [t.map(lambda v, size=size: drawn(label, size, v)) if isinstance(t, Samples) else drawn(label, size, t) for size, t in s.points]  # type: ignore[misc]
+        values = [_mapped(value, partial(drawn, label, size)) for size, value in s.points]
         series = count[s.kind] = count.get(s.kind, -1) + 1
         style = KINDS[s.kind].style(series) | ({"linestyle": "-"} if s.kind == "published" else {})
         errorbars(ax, [size for size, _ in s.points], values, s.kind, label=s.legend, **style)
@@ -83,6 +84,10 @@ def sizes(
     look.legend_above(ax, columns=3)
     look.title(mpl, title or _finding(seen, told, collective))
     return Figure(mpl, " ".join([*_sentences(seen, told, drawn, as_rate), *_about_guesses(guesses, seen[first]), *["No guess was made."] * open_guess]))
+
+
+def _mapped(value: Samples | float, function: Callable[[float], float]) -> Samples | float:
+    return value.map(function) if isinstance(value, Samples) else function(value)
 
 
 class _Miss(NamedTuple):
@@ -217,7 +222,8 @@ def _sentences(seen: Mapping[str, _Seen], told: Mapping[str, _Told], drawn: Call
         ends = [f"{readable('bytes', b)} {readable(unit, drawn(label, b, middle(v)))}" for b, v in dict.fromkeys((s.points[0], s.points[-1]))]
         parts.append(sentence(f"{s.legend}: {' to '.join(ends)}"))
     for label, t in told.items():
-        parts.append(sentence(f"Predicted, {label}: median error {t.median_error:.0%}, the worst time is {t.worst.words()}"))
+        worst = f"median error {t.median_error:.0%}, the worst time is {t.worst.words()}" if t.worst.apart > 0.01 else "within 1% of every size"
+        parts.append(sentence(f"Predicted, {label}: {worst}"))
     return parts
 
 
