@@ -83,15 +83,15 @@ def test_a_prediction_meets_the_measurement_of_its_own_label():
 def test_every_kind_has_its_look_and_a_guess_its_sentence():
     published = [(MiB, 4e-5), (16 * MiB, 2e-4)]
     figure = figures.sizes(
-        {"2 ranks": MEASURED, "published: A100": published, "8 ranks": [(b, around(s / 50, provenance=RECORDED)) for b, s in SWEEP.items()]},
-        guess={MiB: 1e-3, 64 * MiB: ...},
+        {"published: A100": published, "2 ranks": MEASURED, "8 ranks": [(b, around(s / 50, provenance=RECORDED)) for b, s in SWEEP.items()]},
+        guess={64 * MiB: 0.05, MiB: ...},
     )
     assert drawn(figure, "published: A100").get_marker() == "D"
     assert drawn(figure, "recorded on 8 x H100: 8 ranks").get_marker() == "s"
     assert drawn(figure, "your guess").get_marker() == "x"
     assert len(figure.mpl.axes) == 1, "without a prediction there is no error to draw"
     assert title(figure) == "16,400 times the bytes take 640 times as long (2 ranks)"
-    assert figure.summary.endswith("You guessed 1 ms for 1 MiB, measured 2 ms.")
+    assert figure.summary.endswith("You guessed 50 ms for 64 MiB, measured 64 ms.")
     assert figures.sizes({"a": MEASURED}, guess={MiB: ...}).summary.endswith("No guess was made.")
 
 

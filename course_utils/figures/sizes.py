@@ -69,7 +69,7 @@ def sizes(
         style = KINDS["predicted"].style(i) | {"linestyle": DASHES[i % len(DASHES)], "zorder": 3.5}
         name = label if isinstance(ranks, Mapping) and label in ranks else t.against.label
         ax.plot([b for b, _ in t.curve], [drawn(name, b, v) for b, v in t.curve], label=f"predicted: {label}", **style)
-    first = next(iter(seen))
+    first = next((label for label, s in seen.items() if s.kind == "measured"), next(iter(seen)))  # what a guess is about
     if guesses:
         cross = {**KINDS["guess"].style(), "markersize": 10, "markeredgewidth": 2.4, "zorder": 5}
         ax.plot(list(guesses), [drawn(first, b, v) for b, v in guesses.items()], label="your guess", **cross)
@@ -207,7 +207,7 @@ def _finding(seen: Mapping[str, _Seen], told: Mapping[str, _Told], collective: s
             error = abs(best.worst.told_s / best.worst.seen_s - 1)
             text += f"; {best.label} {'fits every size' if error < 0.005 else f'is off by {error:.0%} at most'}"
         return text
-    first = next(iter(seen.values()))
+    first = next((s for s in seen.values() if s.kind == "measured"), next(iter(seen.values())))
     (size0, t0), (size1, t1) = first.points[0], first.points[-1]
     many, longer = size1 / size0, middle(t1) / middle(t0)
     if len(first.points) < 2:
