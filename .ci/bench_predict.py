@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from course_utils import predict
 from course_utils.calibrate import calibrate
@@ -22,7 +23,7 @@ FRESH = [
     (48, 0.75, 0), (64, 0.75, 0.25), (64, 1.0, 0), (96, 0.75, 0), (96, 1.0, 0.25), (96, 1.25, 0),
     (128, 0.75, 0.1), (128, 1.0, 0), (128, 1.25, 0.25), (160, 0.75, 0), (160, 1.0, 0.1), (160, 1.25, 0),
 ]  # fmt: skip
-SETTINGS = {"device": "cpu", "threads": 1, "quiet": True, "timeout": 300}
+SETTINGS: dict[str, Any] = {"device": "cpu", "threads": 1, "quiet": True, "timeout": 300}
 
 
 def key(batch: float, width: float, bucket_mb: float = 0) -> str:
@@ -72,7 +73,7 @@ def main() -> None:
             predicted_s = compute_s
             if n > 1:
                 # On a CPU the threads that send want the cores that compute: interference 1.
-                size = {"bucket_bytes": bucket_mb * 2**20} if bucket_mb else {}
+                size: dict[str, Any] = {"bucket_bytes": bucket_mb * 2**20} if bucket_mb else {}
                 predicted_s = predict.ddp_step(layers_of(run, name, compute_s), calibration.sweep(n), interference=1.0, **size).total_s
             measured_s = run.samples("step_s", configuration=name).median
             errors[n].append(predicted_s / measured_s - 1)

@@ -248,9 +248,7 @@ def _by_hand(request: Request, placement: Placement) -> str:
     changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
     given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""
-    return f"{given} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join(
-        [request.script, *request.args]
-    )
+    return f"{given} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join([request.script, *request.args])
 
 
 _OWN_KEYS = ("ranks", "timeout", "engine", "env", "nodes", "gpus_per_rank", "threads", "device", "max_restarts")

@@ -100,7 +100,6 @@ def make_forks_cheap() -> None:
 
 def renew_process(env: dict[str, str]) -> None:
     """Make a process forked from the server look new: threads, random numbers, caches. Its environment and folder are new already."""
-    import random
     import tempfile
 
     import numpy
@@ -112,8 +111,7 @@ def renew_process(env: dict[str, str]) -> None:
     for path in sys.path:
         if sys.path_importer_cache.get(path, path) is None:
             del sys.path_importer_cache[path]  # it was not there when torch was imported; a folder that changed is seen anyway
-    random.seed()
-    numpy.random.seed()
+    numpy.random.seed()  # Python's own generator takes a new seed after a fork by itself
     torch.default_generator.seed()
     threads = env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # OpenMP allows one number a level of nesting
     if threads.isdigit() and int(threads):
