@@ -21,7 +21,7 @@ SHARD: Hints = {
     "everything": ("What does `rank` change in your function?", "After padding, return only this rank's part: `order[rank::world_size]`."),
     "unequal lengths": (
         "Count: when `n_samples` is no multiple of `world_size`, some rank gets one sample more.",
-        "Before dealing, lengthen the order to a multiple of `world_size` by repeating its beginning (or, with drop_last, cut it to one).",
+        "Before dealing, lengthen the order to a multiple of `world_size` by repeating its beginning, as often as needed (or, with drop_last, cut it to one).",
     ),
     "length": (
         "How many samples should each rank get? Round n_samples / world_size up; with drop_last, down.",

@@ -30,7 +30,7 @@ def shard(answer: ModuleType) -> None:
             for i, (n, ranks, shuffle, drop_last) in enumerate(SHARD_CASES):
                 if member and ranks == size:
                     before = inside.random_states()
-                    doing = f"sharding {n} samples over {size} ranks (shuffle={shuffle}, drop_last={drop_last})"
+                    doing = f"sharding {n} samples over {size} rank{'s' * (size > 1)} (shuffle={shuffle}, drop_last={drop_last})"
                     got[i] = [_indices(function(n, RANK, size, epoch, seed, shuffle, drop_last, doing=doing)) for epoch, seed in SHARD_CALLS]
                     after = inside.random_states()
                     touched |= {name for name, state in before.items() if after[name] != state}
