@@ -437,14 +437,15 @@ def test_shared_memory_of_others_is_left_alone(kernel: Kernel) -> None:
     assert got.error is None, got.error
 
 
-def test_only_the_newest_launches_are_kept(kernel: Kernel) -> None:
+def test_only_the_newest_launches_are_kept(own_kernel: Kernel) -> None:
+    """In a kernel of its own: a launch that never ended, as other tests leave them, is spared and would be one more."""
     from course_utils.folders import KEEP
 
-    got = kernel.run(
+    got = own_kernel.run(
         f"from pathlib import Path\nPath('nothing.py').write_text('')\nruns = [launch('nothing.py', 1, quiet=True) for _ in range({KEEP + 5})]", 200
     )
     assert got.error is None, got.error
-    kept = list((kernel.folder / "runs" / "lesson" / "launches").iterdir())
+    kept = list((own_kernel.folder / "runs" / "lesson" / "launches").iterdir())
     assert len(kept) == KEEP
-    assert kept[0].stat().st_mode & 0o777 == 0o700 and (kernel.folder / "runs").stat().st_mode & 0o777 == 0o700
-    assert kernel.ask("runs[-1].path") in map(str, kept) and kernel.ask("runs[0].path") not in map(str, kept)
+    assert kept[0].stat().st_mode & 0o777 == 0o700 and (own_kernel.folder / "runs").stat().st_mode & 0o777 == 0o700
+    assert own_kernel.ask("runs[-1].path") in map(str, kept) and own_kernel.ask("runs[0].path") not in map(str, kept)
