@@ -214,10 +214,12 @@ STUBBORN = """import os, signal, subprocess, sys, time
 for name in ("SIGINT", "SIGTERM"):
     signal.signal(getattr(signal, name), signal.SIG_IGN)
 subprocess.Popen(["sleep", "600"], start_new_session=True)          # leaves its group
-if os.fork() == 0:
+child = os.fork()
+if child == 0:
     if os.fork() == 0:                                              # leaves its parent
         time.sleep(600)
     os._exit(0)
+os.waitpid(child, 0)
 print("ready", os.environ["RANK"])
 time.sleep(600)
 """
@@ -441,6 +443,7 @@ def test_only_the_newest_launches_are_kept(own_kernel: Kernel) -> None:
     """In a kernel of its own: a launch that never ended, as other tests leave them, is spared and would be one more."""
     from course_utils.folders import KEEP
 
+    own_kernel.warm()
     got = own_kernel.run(
         f"from pathlib import Path\nPath('nothing.py').write_text('')\nruns = [launch('nothing.py', 1, quiet=True) for _ in range({KEEP + 5})]", 200
     )
