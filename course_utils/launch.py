@@ -73,24 +73,25 @@ def launch(
         placement = place(machine, ranks, gpus_per_rank, device, threads)
     except ValueError as error:
         raise LaunchError(str(error)) from None
+    cwd, rank_env = _working_folder(), _environment(placement, env)
+    if not quiet:
+        print(placement.sentence, flush=True)
+    through_torchrun = engine == "torchrun" or (engine == "auto" and max_restarts > 0)
+    asked_for_new = engine == "cold" or through_torchrun
+    why_cold = "" if asked_for_new else local.server.why_cold(rank_env)
     folder = new_run_folder()
     request = Request(
         script=str(path),
         args=[str(a) for a in args],
         world_size=placement.ranks,
-        env=_environment(placement, env),
-        cwd=_working_folder(),
+        env=rank_env,
+        cwd=cwd,
         folder=str(folder),
         timeout=float(timeout),
         package_path=str(Path(__file__).resolve().parent.parent),
         kernel_pid=os.getpid(),
         max_restarts=max_restarts,
     )
-    if not quiet:
-        print(placement.sentence, flush=True)
-    through_torchrun = engine == "torchrun" or (engine == "auto" and max_restarts > 0)
-    asked_for_new = engine == "cold" or through_torchrun
-    why_cold = "" if asked_for_new else local.server.why_cold(request)
     stream = Stream(folder, placement.ranks, quiet)
     # From here on an interrupt has to end the ranks first, and waits for its turn.
     with _deferred_interrupt() as interrupted:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -68,15 +69,15 @@ class WarmServer:
                 self._process.wait()
         self._process = None
 
-    def why_cold(self, request: Request) -> str:
-        """Why this launch cannot start warm, or an empty string. Waits until the server is ready; an interrupt does no harm here."""
+    def why_cold(self, env: Mapping[str, str]) -> str:
+        """Why ranks with this environment cannot start warm, or an empty string. Waits until the server is ready; an interrupt does no harm here."""
         with self._lock:
             self._begin()
             if not self._why_not and not self._ready:
                 self._await_ready()
             if self._why_not:
                 return self._why_not
-            wanted = frozen(request.env)
+            wanted = frozen(env)
             changed = sorted(k for k in {*wanted, *self._frozen} if wanted.get(k) != self._frozen.get(k))
             return f"{', '.join(changed)} differs from when torch was imported" if changed else ""
 

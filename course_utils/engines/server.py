@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -45,7 +46,7 @@ RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set aga
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
 
 
-def frozen(env: dict[str, str]) -> dict[str, str]:
+def frozen(env: Mapping[str, str]) -> dict[str, str]:
     """The variables of `env` that a process forked from the server cannot take on."""
     return {k: v for k, v in env.items() if k.startswith(FROZEN_PREFIXES) and k not in RENEWED and not k.startswith("TORCHELASTIC")}
 
