@@ -75,10 +75,13 @@ def test_first_is_told_by_time_stamp(kernel: Kernel, engine: str) -> None:
     cell = ranks(
         engine,
         """import atexit, os, time
-rank = int(os.environ["RANK"])
+rank, there = int(os.environ["RANK"]), os.path.join(os.environ["COURSE_RUN_DIR"], "there")
 if rank == 1:
+    while not os.path.exists(there):  # on a busy machine the other rank may still be starting
+        time.sleep(0.001)
     atexit.register(time.sleep, 0.4)
     raise KeyError("first")
+open(there, "w").close()
 while not os.path.exists(os.path.join(os.environ["COURSE_RUN_DIR"], "rank1.error.json")):
     time.sleep(0.001)
 time.sleep(0.05)
