@@ -220,6 +220,16 @@ def test_changes_of_the_environment_take_effect(kernel: Kernel, tmp_path: Path) 
     assert "Cold start, a few seconds slower: PYTHONPATH, TORCH_LOGS differs from when torch was imported." in str(got["text"])
 
 
+def test_temporary_files_go_where_the_notebook_says(kernel: Kernel, tmp_path: Path) -> None:
+    script = "import os\nfrom course_utils.rank import report\nreport(tmp=os.environ['TMPDIR'])\nopen(os.path.join(os.environ['TMPDIR'], 'x'), 'w').close()"
+    for chosen, expected in ((str(tmp_path), tmp_path), (str(tmp_path / "missing"), kernel.tmp)):
+        kernel.run(f"import os; os.environ['TMPDIR'] = {chosen!r}")
+        assert kernel.run(ranks("local", script)).error is None
+        kernel.run(f"os.environ['TMPDIR'] = {str(kernel.tmp)!r}")
+        assert {Path(folder).parent for folder in kernel.ask("run.values('tmp')")} == {expected}
+        assert not list(tmp_path.iterdir())
+
+
 def test_a_wrong_value_of_a_variable_is_the_ranks_error(kernel: Kernel) -> None:
     """As in a new process, where importing torch.distributed would raise it; and OpenMP ignores what it cannot read."""
     kernel.run("from pathlib import Path\nPath('empty.py').write_text('import torch.distributed')")

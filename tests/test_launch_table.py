@@ -308,10 +308,11 @@ def test_nothing_outlives_a_killed_kernel(own_kernel: Kernel, engine: str) -> No
 @pytest.mark.parametrize("now", [False, True])
 def test_nothing_outlives_a_restart(own_kernel: Kernel, now: bool) -> None:
     own_kernel.warm()
+    workers = with_workers(own_kernel)
     own_kernel.start(ranks("local", STUBBORN))
     for rank in (0, 1):
         own_kernel.wait_for(f"ready {rank}")
-    before = {p.pid for p in own_kernel.mark.alive()}
+    before = {p.pid for p in own_kernel.mark.alive()} - set(workers)
     own_kernel.restart(now)
     until = time.monotonic() + limit(5)
     while left := [p for p in own_kernel.mark.alive() if p.pid in before]:
@@ -339,6 +340,26 @@ def test_the_server_ends_with_the_kernel(own_kernel: Kernel) -> None:
         assert not [p for p in others if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
         if not ready:
             own_kernel.restart(now=True)
+
+
+def test_what_watches_over_a_launch_may_be_killed_too(own_kernel: Kernel) -> None:
+    """As by an administrator, or for want of memory: the launch fails aloud, its ranks end, and the next one works."""
+    own_kernel.warm()
+    own_kernel.start(ranks("local", "import os, time\nprint('supervisor', os.getppid())\ntime.sleep(600)"))
+    own_kernel.wait_for("supervisor")
+    supervisor = int(re.findall(r"supervisor (\d+)", own_kernel.cell.text)[0])
+    assert own_kernel.server and supervisor != own_kernel.server
+    os.kill(supervisor, 9)
+    got = own_kernel.finish()
+    assert got.error and got.error[0] == "RankError" and "the launch ended before its ranks did" in got.error[1], got.error
+    until = time.monotonic() + limit(5)
+    while own_kernel.left():
+        assert time.monotonic() < until, own_kernel.left()
+        time.sleep(0.05)
+    os.kill(own_kernel.server, 9)
+    got = own_kernel.run(ranks("local", "print('again')"))
+    assert got.error is None and got.text.count("| again") == 2
+    assert own_kernel.run(ranks("local", "pass")).error is None and own_kernel.ask("run.engine") == "warm"
 
 
 # --- many at once ------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from .server import frozen
 
 HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # a server that has not imported torch after this long is given up
+BEGIN_S = 20.0  # and one that has not begun a launch
 
 
 class WarmServer:
@@ -102,14 +103,16 @@ class WarmServer:
                 raise LaunchLost
             ours, theirs = socket.socketpair()
             try:
-                socket.send_fds(self._control, [b"L"], [theirs.fileno()])
+                with theirs:
+                    socket.send_fds(self._control, [b"L"], [theirs.fileno()])
                 send_message(ours, request.to_json())
-            except OSError as error:
+                if not readable(ours, BEGIN_S):
+                    raise LaunchLost
+                receive_message(ours)  # a server that was about to end has taken the socket with it
+            except (OSError, LaunchLost) as error:
                 ours.close()
                 self._forget()
                 raise LaunchLost from error
-            finally:
-                theirs.close()
             return Handle(_register(ours), "warm")
 
     def stop(self) -> None:

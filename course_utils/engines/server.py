@@ -168,7 +168,9 @@ class Server:
             selector.close()
             for fd in private:
                 os.close(fd)
-            supervise(conn, Request(**json.loads(receive_message(conn))), kernel_fd, renew_process)
+            request = Request(**json.loads(receive_message(conn)))
+            send_message(conn, b"begun")
+            supervise(conn, request, kernel_fd, renew_process)
         finally:
             os._exit(0)  # what went wrong stands in the launch's folder
 

@@ -79,7 +79,8 @@ class Supervisor:
     def run(self) -> None:
         self._become()
         shm_before, started_on = shm_files(), time.time()
-        tmp = tempfile.mkdtemp(prefix="course-")
+        parent = self.request.env.get("TMPDIR", "")
+        tmp = tempfile.mkdtemp(prefix="course-", dir=parent if os.access(parent, os.W_OK) else None)
         begin = time.perf_counter()
         try:
             self._start(tmp)
