@@ -79,22 +79,22 @@ def launch(
     through_torchrun = engine == "torchrun" or (engine == "auto" and max_restarts > 0)
     asked_for_new = engine == "cold" or through_torchrun
     why_cold = "" if asked_for_new else local.server.why_cold(rank_env)
-    folder = new_run_folder()
-    request = Request(
-        script=str(path),
-        args=[str(a) for a in args],
-        world_size=placement.ranks,
-        env=rank_env,
-        cwd=cwd,
-        folder=str(folder),
-        timeout=float(timeout),
-        package_path=str(Path(__file__).resolve().parent.parent),
-        kernel_pid=os.getpid(),
-        max_restarts=max_restarts,
-    )
-    stream = Stream(folder, placement.ranks, quiet)
     # From here on an interrupt has to end the ranks first, and waits for its turn.
     with _deferred_interrupt() as interrupted:
+        folder = new_run_folder()
+        request = Request(
+            script=str(path),
+            args=[str(a) for a in args],
+            world_size=placement.ranks,
+            env=rank_env,
+            cwd=cwd,
+            folder=str(folder),
+            timeout=float(timeout),
+            package_path=str(Path(__file__).resolve().parent.parent),
+            kernel_pid=os.getpid(),
+            max_restarts=max_restarts,
+        )
+        stream = Stream(folder, placement.ranks, quiet)
         if through_torchrun:
             handle = torchrun.start(request)
         elif asked_for_new:
