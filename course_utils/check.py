@@ -73,7 +73,7 @@ def check_exercise(name: str, source: str, namespace: dict[str, Any] | None = No
         head = f"{name} {exercise.title}: not solved yet." + (f" Try {tries} with this symptom." if tries > 1 else "")
         raise ExerciseNotSolved(f"{head}\n\n{_text(difference, hints, tries)}", difference.symptom) from None
     _record(exercise, "solved", "", source, time.monotonic() - started)
-    print(f"✓ {name} {exercise.title}: solved, in {time.monotonic() - started:.1f} s. Checked on real ranks:")
+    print(f"✓ {name} {exercise.title}: solved, in {time.monotonic() - started:.1f} s. {f'Checked {exercise.how}'.strip()}:")
     print("\n".join(textwrap.fill(line, WIDTH, initial_indent="  - ", subsequent_indent="    ") for line in checked))
 
 

@@ -43,7 +43,7 @@ class Exercise:
     """One exercise: `judge` takes the student's file, raises a `Difference`, or returns what was checked, a sentence each.
 
     `handed_out` is the digest of the code as the notebook hands it out (see `course_utils.check.digest`), for exercises that start
-    from a faulty program: it is run and its symptom shown, and it counts as not done yet.
+    from a faulty program: it is run and its symptom shown, and it counts as not done yet. `how` ends the sentence "solved. Checked ...".
     """
 
     name: str
@@ -51,6 +51,7 @@ class Exercise:
     judge: Callable[[Path], list[str]]
     hints: Hints = field(default_factory=dict)
     handed_out: str = ""
+    how: str = "on real ranks"
 
 
 def on_ranks(adapter: Path, task: str, answer: Path, ranks: int, said: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -68,6 +69,19 @@ def on_ranks(adapter: Path, task: str, answer: Path, ranks: int, said: Mapping[s
     _show_printed(run)
     _raise_problem(run)
     return [_told(result) for result in run.ranks]
+
+
+def some(values: list[Any], n: int = 6) -> str:
+    """The first values, as text."""
+    return ", ".join(str(v) for v in values[:n]) + (", ..." if len(values) > n else "") if values else "nothing"
+
+
+def by_rank(values: list[Any]) -> list[str]:
+    return [f"rank {rank}: {value}" for rank, value in enumerate(values)]
+
+
+def samples(n: int) -> str:
+    return f"{n} sample" if n == 1 else f"{n} samples"
 
 
 def _told(result: RankResult) -> dict[str, Any]:

@@ -8,24 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from . import hints_04
-from .base import Difference, Exercise, on_ranks
+from .base import Difference, Exercise, by_rank, on_ranks, samples, some
 from .cases_04 import ACCURACY_CASES, EPOCHS, N_TRAIN, PER_STEP, SHARD_CALLS, SHARD_CASES, SHARES
 
 HERE = Path(__file__).resolve().parent
 ADAPTER, CHECKPOINT_ADAPTER = HERE / "ranks_04.py", HERE / "ranks_04_checkpoint.py"
-
-
-def some(values: list[Any], n: int = 6) -> str:
-    """The first values, as text."""
-    return ", ".join(str(v) for v in values[:n]) + (", ..." if len(values) > n else "") if values else "nothing"
-
-
-def by_rank(values: list[Any]) -> list[str]:
-    return [f"rank {rank}: {value}" for rank, value in enumerate(values)]
-
-
-def samples(n: int) -> str:
-    return f"{n} sample" if n == 1 else f"{n} samples"
 
 
 # --- 04.1 -------------------------------------------------------------------------------------------------------------------
