@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Descendants, load_tool, skip_or_fail
+from conftest import ROOT, Descendants, add_claims, load_tool, skip_or_fail
+
+from course_utils.claim import read
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -58,6 +60,8 @@ class Lab:
         self.runtime, self.descendants = runtime, descendants
         # A home of its own: the test neither sees nor touches the settings of whoever runs it.
         home = {"HOME": str(folder), "JUPYTER_CONFIG_DIR": str(folder / "config"), "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces")}
+        self.claims = folder / "claims.jsonl"
+        home["COURSE_CLAIMS_FILE"] = str(self.claims)
         env = os.environ | descendants.env | home | {"JUPYTER_RUNTIME_DIR": str(runtime), "BROWSER": "no", "PORT": str(port)}
         self.log = folder / "lab.log"
         with open(self.log, "wb") as log:
@@ -175,13 +179,16 @@ def lessons() -> list[Any]:
 
 
 @pytest.mark.parametrize("lesson", lessons())
-def test_lesson_runs_in_the_browser(lesson: Path, tmp_path: Path, page: Any, start_lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lesson_runs_in_the_browser(
+    lesson: Path, tmp_path: Path, page: Any, start_lab: Callable[..., Lab], capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+) -> None:
     root = copy_of_lessons(tmp_path)
     lab = start_lab(f"--ServerApp.root_dir={root}", "--expose-app-in-browser")
     start = time.perf_counter()
     state = run_all(page, lab, f"notebooks/{lesson.name}")
     seconds = time.perf_counter() - start
     check(state)
+    add_claims(pytestconfig.cache, lesson, read([lab.claims]))
     figures = see_figures(page, state, ROOT / "artifacts" / f"browser_{lesson.stem}.png")
     assert figures, "the lesson shows no figure"
     assert page.locator(".jp-Dialog, .jp-toast-message, .Toastify__toast").count() == 0, "something popped up"
