@@ -207,6 +207,9 @@ def test_published_points_carry_their_sources():
     figure = figures.speedup({1: step(300.0), 2: step(540.0)}, published=ddp_scaling())
     points = drawn(figure, "published: 6 results (NVIDIA, TensorFlow)")
     assert (to_hex(points.get_color()), points.get_marker(), points.get_linestyle()) == ("#cc79a7", "D", "None")
+    at = list(zip(points.get_xdata(), points.get_ydata(), strict=True))
+    assert all(abs(a - c) > 0.1 or abs(b - d) > 0.2 for i, (a, b) in enumerate(at) for c, d in at[:i]), "none hides another"
+    assert all(8 <= x < 9 for x, _ in at)
     assert "published for 8 GPUs 6.93 to 7.92" in figure.summary
     assert len(figure.sources) == 6
     page = figure._repr_mimebundle_()[0]["text/html"]

@@ -1,8 +1,14 @@
 """`python -m course_utils.doctor`: prints the report; exit code 0 when there is no problem."""
 
+import argparse
 import sys
 
-from . import doctor
+argparse.ArgumentParser(
+    prog="python -m course_utils.doctor",
+    description="Is this machine ready for the course, and if not, what cures it? Looks for at most 20 s, changes nothing.",
+).parse_args()
+
+from . import doctor  # noqa: E402  --help answers at once
 
 report = doctor()
 print(report)

@@ -129,10 +129,12 @@ def speedup(
     for i, (told, series) in enumerate(others):
         order = sorted(series)
         errorbars(ax, order, [series[n] for n in order], "recorded", label=told, **KINDS["recorded"].style(i))
+    beside: list[float] = []
     if points:
         sources = ", ".join(dict.fromkeys(p.source.split("/")[0].replace("tensorflow", "TensorFlow") for p in points))
         told = f"published: {points[0].label}" if len(points) == 1 else f"published: {len(points)} results"
-        ax.plot([p.n for p in points], [p.speedup for p in points], label=f"{told} ({sources})", **{**KINDS["published"].style(), "alpha": 0.85})
+        beside = _side_by_side([(p.n, p.speedup) for p in points], width=0.022 * most, height=0.03 * max(tops))
+        ax.plot(beside, [p.speedup for p in points], label=f"{told} ({sources})", **{**KINDS["published"].style(), "alpha": 0.85})
     order = sorted(here)
     errorbars(ax, order, [here[n] for n in order], kind_of(here[order[0]]), label=_legend_words(here[order[0]]), zorder=4)
     if order[-1] > 1:
@@ -142,6 +144,7 @@ def speedup(
         ax.plot(list(guesses), list(guesses.values()), label="your guess", **{**KINDS["guess"].style(), "markersize": 10, "markeredgewidth": 2.4, "zorder": 5})
 
     _rank_axis(ax, most, "GPUs or ranks" if points else "ranks")
+    ax.set_xlim(right=max([ax.get_xlim()[1], *(x + 0.01 * most for x in beside)]))
     ax.set_ylim(0, max(tops) * 1.06)
     if quantity == "efficiency":
         from matplotlib.ticker import PercentFormatter
@@ -317,6 +320,16 @@ def _scaling_finding(here: Mapping[int, Value], quantity: str, what: str) -> str
 
 def _word(n: int) -> str:
     return {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}.get(n, str(n))
+
+
+def _side_by_side(points: Sequence[tuple[float, float]], width: float, height: float) -> list[float]:
+    """The x of each point, moved right by `width` for every point that it would hide. To the left it could seem better than ideal."""
+    xs: list[float] = []
+    for i, (x, y) in enumerate(points):
+        while any(abs(xs[k] - x) < width / 2 and abs(points[k][1] - y) < height for k in range(i)):
+            x += width
+        xs.append(x)
+    return xs
 
 
 def _rank_axis(ax: Axes, most: int, label: str) -> None:
