@@ -2,7 +2,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready browser lab doctor test test-slow test-all gpu-check bench exercises book lint format
+.PHONY: ready browser lab doctor test test-slow test-all gpu-check bench record exercises book lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -32,6 +32,9 @@ gpu-check: ready      ## launch and train on the GPUs of this machine
 bench: ready          ## what a launch costs here, warm and cold, against torchrun; predicted against measured steps
 	$(IN) .ci/bench.py
 	$(IN) .ci/bench_predict.py
+
+record: ready         ## run lessons here and keep their main results under data/recorded/ (LESSONS="04 00")
+	$(IN) .ci/record.py $(LESSONS)
 
 exercises: ready      ## write exercises/ from solutions/
 	$(IN) .ci/exercises.py

@@ -35,6 +35,7 @@ LAYERS = {
     "folders": 0,
     "spans": 0,
     "published": 1,
+    "recorded": 2,
     "predict": 1,
     "rank": 1,
     "workloads": 1,
