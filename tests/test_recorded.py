@@ -75,7 +75,8 @@ def test_a_lesson_is_recorded_from_its_tagged_cells(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(ROOT / '.ci')!r}); import record; from pathlib import Path\n"
         f"(path,) = record.lessons([], Path({str(tmp_path / 'notebooks')!r}))\nrecord.record(path, Path({str(tmp_path / 'out')!r}))"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=os.environ | {"COURSE_HOME": str(tmp_path)}, cwd=tmp_path)
+    env = os.environ | {"COURSE_HOME": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (run,) = recorded.runs("99_steps", tmp_path / "out")
     assert run.values("step_s") == [0.5, 0.5] and run.provenance.kind == "recorded"
