@@ -3,10 +3,30 @@
 from .compare import bars, lines, speedup
 from .look import Figure
 from .memory import memory
+from .pages import pages
+from .parts import parts
 from .pictures import images
 from .ranks import rank_timeline, who_has_what
 from .residuals import Residuals, residuals
 from .script_diff import Diff, diff
 from .sizes import sizes
+from .ways import ways
 
-__all__ = ["Diff", "Figure", "Residuals", "bars", "diff", "images", "lines", "memory", "rank_timeline", "residuals", "sizes", "speedup", "who_has_what"]
+__all__ = [
+    "Diff",
+    "Figure",
+    "Residuals",
+    "bars",
+    "diff",
+    "images",
+    "lines",
+    "memory",
+    "pages",
+    "parts",
+    "rank_timeline",
+    "residuals",
+    "sizes",
+    "speedup",
+    "ways",
+    "who_has_what",
+]

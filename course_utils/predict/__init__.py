@@ -26,12 +26,14 @@ from .loading import LoaderRun, copy_s, loader_run, workers_needed
 from .memory import ModelStates, checkpoint_chain, pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory, zero_traffic
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
 from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
+from .profile import Bottleneck, bottleneck, speedup_without
 from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
 from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
 
 __all__ = [
     "AmdahlFit",
+    "Bottleneck",
     "Bracket",
     "Budget",
     "Cluster",
@@ -53,6 +55,7 @@ __all__ = [
     "amdahl",
     "amp_bracket",
     "amp_speedup",
+    "bottleneck",
     "broadcast",
     "bubble_fraction",
     "buckets",
@@ -85,6 +88,7 @@ __all__ = [
     "roofline_s",
     "simulate_pipeline",
     "slowest_of",
+    "speedup_without",
     "spread_stages",
     "tensor_parallel_step",
     "training_days",
