@@ -23,16 +23,18 @@ EDGE = "#FFFFFF99"  # also the colour of the hatching: light, so that the colour
 Order = Sequence[Sequence[Sequence[int]]]
 
 
-def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "") -> Figure:
+def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "", names: Mapping[int, str] | None = None) -> Figure:
     """What every rank does when, ranks from top to bottom.
 
     A span is (rank, start_s, end_s, what, label): times in seconds on a common clock, drawn from the first start on; `what` is compute,
     communication, waiting or loading; the label is written where it fits. Communication that runs beside something else is drawn
     below it, so that hiding it can be seen; collectives that run at once share their line. `kind`
-    is where the times come from, for example `predicted`, and stands beside their unit. Raises ValueError for an unknown `what`, a span that
+    is where the times come from, for example `predicted`, and stands beside their unit. `names` are of rows that are no ranks, for example of the
+    workers of a loader. Raises ValueError for an unknown `what`, a span that
     ends before it starts, or no span.
     """
     rows = sorted(spans, key=lambda s: (s[0], s[1]))
+    named = {rank: (names or {}).get(rank, f"rank {rank}") for rank, *_ in rows}
     if not rows:
         raise ValueError("rank_timeline() needs at least one span")
     for rank, start, end, what, _ in rows:
@@ -65,31 +67,31 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "
             box = {"facecolor": color, "edgecolor": "none", "pad": 1.0} if hatch else None
             middle = ((start + end) / 2 - zero) * factor
             ax.text(middle, y + height / 2, label, ha="center", va="center", fontsize=8.5, color="white" if dark else look.INK, bbox=box, clip_on=True)
-    ax.set_yticks(range(len(ranks)), [f"rank {r}" for r in ranks])
+    ax.set_yticks(range(len(ranks)), [named[r] for r in ranks])
     ax.set_ylim(len(ranks) - 0.5, -0.5)
     ax.set_xlim(0, length * factor * 1.005 or 1)
     ax.set_xlabel(f"{kind} time ({unit})".strip())
     ax.tick_params(axis="y", length=0)
     _what_legend(ax, [what for what in WHAT if any(s[3] == what for s in rows)])
-    finding = _timeline_finding(rows, ranks, length)
+    finding = _timeline_finding(rows, named, length)
     look.title(mpl, title or finding)
 
     parts = []
     for rank in ranks:
         mine = [s for s in rows if s[0] == rank]
         told = [f"{what} {covered(of(mine, rank, what)) / length:.0%}" if length else what for what in WHAT if any(s[3] == what for s in mine)]
-        parts.append(f"rank {rank} {', '.join(told)}")
+        parts.append(f"{named[rank]} {', '.join(told)}")
     whole = f"Of {number(length * factor)} {unit} {kind}".strip()
     return Figure(mpl, f"{sentence(finding)} {sentence(f'{whole}: ' + '; '.join(parts))}")
 
 
-def who_has_what(order: Order | Mapping[str, Order], n_samples: int | None = None, title: str | None = None) -> Figure:
+def who_has_what(order: Order | Mapping[str, Order], n_samples: int | None = None, title: str | None = None, row: str = "rank") -> Figure:
     """Which samples each rank sees, in which order, in each epoch.
 
     `order[epoch][rank]` lists the indices of the samples in the order in which that rank met them. A mapping draws one panel for each of its
     names, for example without and with `set_epoch`. The number in a cell is the sample's index and its colour follows the number, so two equal epochs
     look equal. A sample that is seen a second time in an epoch, as the sampler's padding is, gets a thick frame. With
-    `n_samples`, the size of the data set, the text also says which samples nobody saw.
+    `n_samples`, the size of the data set, the text also says which samples nobody saw. `row` is what a row is, if no rank, for example a worker.
     """
     panels: dict[str, Order] = dict(order) if isinstance(order, Mapping) else {"": order}
     if not panels or not all(epochs and all(any(len(seen) for seen in ranks) for ranks in epochs) for epochs in panels.values()):
@@ -130,7 +132,7 @@ def who_has_what(order: Order | Mapping[str, Order], n_samples: int | None = Non
                 for step in [s for rank, s in again if rank == r]:
                     ax.add_patch(_cell(step, y, None))
                 ticks.append(y + 0.5)
-                names.append(f"rank {r}")
+                names.append(f"{row} {r}")
                 y += 1
             y += 0.45
         ax.set_xlim(-0.05, width + 0.05)
@@ -141,15 +143,15 @@ def who_has_what(order: Order | Mapping[str, Order], n_samples: int | None = Non
         ax.spines[["left", "bottom"]].set_visible(False)
         if name:
             ax.set_title(name, fontsize=10.5, loc="left", color=look.INK)
-        finding, summary = _sampling(epochs, n_samples)
+        finding, summary = _sampling(epochs, n_samples, row)
         findings.append(f"{name}: {finding}" if name else finding)
         summaries.append(sentence(f"{name}: {summary}" if name else summary))
     if any(_repeats(ranks) for epochs in panels.values() for ranks in epochs):
         from matplotlib.patches import Patch
 
-        framed = Patch(facecolor="white", edgecolor=look.VERMILION, linewidth=2.2, label="seen again in this epoch (padding)")
+        framed = Patch(facecolor="white", edgecolor=look.VERMILION, linewidth=2.2, label="seen again in this epoch" + " (padding)" * (row == "rank"))
         mpl.legend(handles=[framed], loc="outside lower right", frameon=False, fontsize=9, borderaxespad=0)
-    axes[0].set_xlabel("position in the rank's epoch" + ("; the number is the sample's index" if len(panels) == 1 else ""), loc="left")
+    axes[0].set_xlabel(f"position in the {row}'s epoch" + ("; the number is the sample's index" if len(panels) == 1 else ""), loc="left")
     look.title(mpl, title or "; ".join(findings))
     return Figure(mpl, " ".join(summaries))
 
@@ -167,12 +169,12 @@ def _repeats(ranks: Sequence[Sequence[int]]) -> int:
     return sum(n - 1 for n in seen.values())
 
 
-def _sampling(epochs: Order, n_samples: int | None) -> tuple[str, str]:
+def _sampling(epochs: Order, n_samples: int | None, row: str) -> tuple[str, str]:
     """What to read off one panel, in short and in full."""
     plain = [tuple(tuple(int(i) for i in seen) for seen in ranks) for ranks in epochs]
     different = len(set(plain))
     if len(plain) == 1:
-        finding = "every sample goes to one rank" if not _repeats(epochs[0]) else "some samples go to two ranks"
+        finding = f"every sample goes to one {row}" if not _repeats(epochs[0]) else f"some samples go to two {row}s"
     elif different == 1:
         finding = "every epoch repeats the same order"
     elif different == len(plain):
@@ -231,7 +233,7 @@ def _shares(rows: Sequence[Span]) -> list[tuple[int, int]]:
     return found
 
 
-def _timeline_finding(rows: Sequence[Span], ranks: Sequence[int], length: float) -> str:
+def _timeline_finding(rows: Sequence[Span], ranks: Mapping[int, str], length: float) -> str:
     waits = {r: covered(of(rows, r, "waiting")) for r in ranks}
     longest = max(waits, key=lambda r: waits[r])
     sent = sum(covered(of(rows, r, "communication")) for r in ranks)
@@ -239,7 +241,7 @@ def _timeline_finding(rows: Sequence[Span], ranks: Sequence[int], length: float)
     if sent and hidden > 0.01 * sent:
         return f"{hidden / sent:.0%} of the communication is hidden behind compute"
     if waits[longest] and length:
-        return f"Rank {longest} waits {waits[longest] / length:.0%} of the time"
+        return f"{ranks[longest][:1].upper()}{ranks[longest][1:]} waits {waits[longest] / length:.0%} of the time"
     if sent and length:
         return f"Communication takes {sent / len(ranks) / length:.0%} of the time, none of it hidden"
     computed = sum(covered(of(rows, r, "compute")) for r in ranks)
