@@ -1,5 +1,6 @@
 """Every plot of the course. Each function returns a `Figure`, which shows itself with a sentence that says what to see."""
 
+from .break_even import break_even
 from .compare import bars, lines, speedup
 from .look import Figure
 from .memory import memory
@@ -7,6 +8,7 @@ from .pages import pages
 from .parts import parts
 from .pictures import images
 from .ranks import rank_timeline, who_has_what
+from .ratios import ratios
 from .residuals import Residuals, residuals
 from .script_diff import Diff, diff
 from .sizes import sizes
@@ -17,6 +19,7 @@ __all__ = [
     "Figure",
     "Residuals",
     "bars",
+    "break_even",
     "diff",
     "images",
     "lines",
@@ -24,6 +27,7 @@ __all__ = [
     "pages",
     "parts",
     "rank_timeline",
+    "ratios",
     "residuals",
     "sizes",
     "speedup",

@@ -21,9 +21,11 @@ from .collectives import (
     tree_all_reduce,
     two_point_all_reduce,
 )
+from .compiling import BreakEven, crossing
 from .data_parallel import DDPStep, Layer, Span, buckets, ddp_step, equal_layers
 from .loading import LoaderRun, copy_s, loader_run, workers_needed
 from .memory import ModelStates, checkpoint_chain, pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory, zero_traffic
+from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, ddp_traffic
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
 from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
 from .profile import Bottleneck, bottleneck, speedup_without
@@ -35,6 +37,7 @@ __all__ = [
     "AmdahlFit",
     "Bottleneck",
     "Bracket",
+    "BreakEven",
     "Budget",
     "Cluster",
     "DDPStep",
@@ -49,6 +52,7 @@ __all__ = [
     "SizeSweep",
     "Span",
     "TensorParallelStep",
+    "Traffic",
     "Transformer",
     "all_gather",
     "all_reduce",
@@ -62,8 +66,12 @@ __all__ = [
     "bus_bandwidth",
     "checkpoint_chain",
     "copy_s",
+    "crossing",
+    "data_parallel_memory",
     "data_parallel_step",
+    "data_parallel_traffic",
     "ddp_step",
+    "ddp_traffic",
     "efficiency",
     "equal_layers",
     "fit_amdahl",

@@ -305,6 +305,11 @@ def amp_bound(i: Inputs) -> Bracket:
     return amp_bracket(i.number("tc_ratio"), i.number("mem_ratio", 2.0))
 
 
+def times_faster(i: Inputs) -> float:
+    """The ratio of two published times."""
+    return i.number("before_us") / i.number("after_us")
+
+
 CLASSES: Mapping[str, Callable[[Inputs], float | Bracket]] = {
     function.__name__.removesuffix("_percent"): function
     for function in (
@@ -333,6 +338,7 @@ CLASSES: Mapping[str, Callable[[Inputs], float | Bracket]] = {
         util,
         fsdp_overlap,
         amp_bound,
+        times_faster,
     )
 }
 
