@@ -31,13 +31,13 @@ ACTIVATION_MODES: Mapping[str, tuple[bool, str]] = {  # sequence parallel, recom
     "full": (False, "full"),
 }
 
-
 # Where the model of a class stops holding: the cause when one of its counterexamples fails.
 LIMITS: Mapping[str, str] = {
     "allreduce": "the curve between two points is smooth; a library that switches algorithm in between makes steps",
     "busbw_ring": "the collective does not run as a ring: NVLink SHARP (NVLS) adds inside the switch, so fewer bytes cross each link than the formula counts",
     "ddp_overlap": "something other than compute and the sum of gradients limits the run, most often an input pipeline that all GPUs share",
     "ddp_efficiency": "something other than compute and the sum of gradients limits the run, most often an input pipeline that all GPUs share",
+    "copy_pass": "the batches lie in pageable memory, so the CPU copies each to a page-locked buffer before the link sees it",
     "pipe_norm": "a speed-up above p m / (m + p - 1) is not that of one batch cut into micro-batches: the two runs did not do the same work",
     "pipe_ckpt": "the stages are less even than a cut by whole layers makes them",
     "fsdp_overlap": "the network is shared, or slower than its interfaces",
@@ -134,6 +134,11 @@ def loader_des(i: Inputs) -> float:
         startup_s=i.number("startup_s", 0.0, zero=True),
     )
     return run.loading_s
+
+
+def copy_pass(i: Inputs) -> float:
+    """Seconds of a pass over a loader that are not compute: `wait_s`, and the `copies` to the device that do not hide behind compute."""
+    return i.number("wait_s", zero=True) + i.whole("copies", minimum=0) * copy_s(i.number("nbytes"), i.number("link_GBps") * 1e9)
 
 
 def _ddp(i: Inputs) -> tuple[DDPStep, int, float, int]:
@@ -317,6 +322,7 @@ CLASSES: Mapping[str, Callable[[Inputs], float | Bracket]] = {
         busbw_ring,
         pcie,
         loader_des,
+        copy_pass,
         ddp_overlap,
         ddp_efficiency,
         strong_scaling_accum,
