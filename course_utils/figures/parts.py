@@ -114,10 +114,8 @@ def _legend(
     if framed:
         handles.append(Patch(fill=False, edgecolor=KINDS["predicted"].color, linestyle="--", linewidth=2.0, label="predicted"))
     columns = 3 if only is not None and len(handles) > 3 else 5
-    look.legend(
-        ax, handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, borderaxespad=0.2, borderpad=0.2, columnspacing=1.6, handlelength=1.8,
-        handleheight=1.1,
-    )  # fmt: skip
+    place = {"loc": "lower left", "bbox_to_anchor": (-0.01, 1.0), "borderaxespad": 0.2, "borderpad": 0.2}
+    look.legend(ax, handles=handles, ncols=columns, columnspacing=1.6, handlelength=1.8, handleheight=1.1, **place)
 
 
 def _finding(found: Mapping[str, Mapping[str, float]], totals: Mapping[str, float], predicted: Collection[str], factor: float, unit: str) -> str:

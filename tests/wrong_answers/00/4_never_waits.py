@@ -1,0 +1,16 @@
+# symptom: not after
+# says: The clock was stopped while the device still worked
+import statistics
+import time
+from collections.abc import Callable
+
+
+def typical_seconds(work: Callable[[], None], wait: Callable[[], None], repeats: int, warm_up: int) -> float:
+    for _ in range(warm_up):
+        work()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
