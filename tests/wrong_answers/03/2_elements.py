@@ -1,0 +1,14 @@
+# symptom: elements
+# says: another number of bytes
+from torch import Tensor, nn
+
+
+def first_device_bytes(model: nn.Module, x: Tensor, output: Tensor, n: int) -> tuple[int, int]:
+    chunks = x.chunk(n)
+    others = len(chunks) - 1
+    away = len(x) - len(chunks[0])
+    inputs, outputs = away * x[0].numel(), away * output[0].numel()
+    weights = sum(p.numel() for p in model.parameters())
+    buffers = sum(b.numel() for b in model.buffers())
+    gradients = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return others * (weights + buffers) + inputs + outputs, others * gradients + outputs

@@ -1,0 +1,19 @@
+# symptom: state changed
+# says: has other names
+from torch import Tensor, nn
+
+
+def bare_of(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, nn.DataParallel) else model
+
+
+def bare_state(model: nn.Module) -> dict[str, Tensor]:
+    return bare_of(model).state_dict()
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    bare = bare_of(model)
+    if set(state) != set(bare.state_dict()):
+        for name in list(state):
+            state[name.removeprefix("module.")] = state.pop(name)
+    bare.load_state_dict(state)

@@ -1,0 +1,23 @@
+# symptom: state
+# says: are not those of the state
+import torch
+from torch import Tensor, nn
+
+
+def bare_of(model: nn.Module) -> nn.Module:
+    return model.module if isinstance(model, nn.DataParallel) else model
+
+
+def bare_state(model: nn.Module) -> dict[str, Tensor]:
+    return bare_of(model).state_dict()
+
+
+def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    bare = bare_of(model)
+    if set(state) != set(bare.state_dict()):
+        state = {name.removeprefix("module."): value for name, value in state.items()}
+    if set(state) != set(bare.state_dict()):
+        raise KeyError("other names")
+    with torch.no_grad():
+        for name, p in bare.named_parameters():
+            p.copy_(state[name])

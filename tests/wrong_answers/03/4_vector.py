@@ -1,0 +1,15 @@
+# symptom: type
+# says: must return a tensor with one number
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+def replica_loss(logits: Tensor, y: Tensor) -> Tensor:
+    total = cross_entropy(logits, y, reduction="sum")
+    return torch.stack([total, (y != -100).sum().to(total.dtype)])[None]
+
+
+def total_loss(gathered: Tensor) -> Tensor:
+    total, count = gathered.sum(0)
+    return gathered[:, 0] / count
