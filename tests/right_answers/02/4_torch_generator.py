@@ -1,0 +1,19 @@
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+
+class Augmented(Dataset):
+    def __init__(self, images: Tensor, seed: int):
+        self.images, self.seed, self.epoch = images, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        generator = torch.Generator().manual_seed((self.seed * 10_007 + self.epoch) * 1_000_003 + index)
+        image = self.images[index]
+        return image + torch.randn(image.shape, generator=generator)

@@ -1,0 +1,21 @@
+# symptom: workers matter
+# says: other noise than with none
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+
+class Augmented(Dataset):
+    def __init__(self, images: Tensor, seed: int):
+        self.images, self.seed, self.epoch = images, seed, 0
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.generator.manual_seed(self.seed * 1000 + epoch)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.images[index] + torch.randn(self.images[index].shape, generator=self.generator)
