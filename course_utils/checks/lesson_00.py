@@ -162,8 +162,10 @@ def _clocked(case: dict[str, Any]) -> None:
         raise Difference("not after", f"The clock was stopped while the device still worked: no `wait` after a timed call ({words}).", expected, got)
     if any(i == 0 or calls[i - 1] != "wait" for i in at):
         raise Difference("not before", f"The clock was started while the device still worked: no `wait` before a timed call ({words}).", expected, got)
-    nearest = min(likely, key=lambda name: abs(math.log(max(value, 1e-9) / likely[name])) + 1e-3 * (name != "median"))
-    if nearest == "median" and value > 0.5 * likely["median"]:
+    typical = likely["median"]
+    nearest = min(likely, key=lambda name: abs(math.log(max(value, 1e-9) / likely[name])))
+    # A busy machine wakes the waiting rank late; where all calls were alike, every mean of them is the same.
+    if typical / 1.35 < value < 1.35 * typical or value > typical / 1.35 and likely[nearest] < 1.1 * typical:
         return
     if value < 0.5 * min(likely["min"], likely["median"]) or nearest == "min" and value < 0.5 * likely["min"]:
         raise Difference("stopped early", f"Waited for, and yet not in the result: the wait lies outside your clock ({words}).", expected, got)
