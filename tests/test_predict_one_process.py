@@ -19,6 +19,12 @@ def test_frozen_weights_travel_without_a_gradient() -> None:
     assert (t.sent["parameters"], t.received["gradients of parameters"]) == (200.0, 20.0)
 
 
+def test_outputs_that_are_only_handed_back_have_no_gradient() -> None:
+    with_loss_outside, inside = (data_parallel_traffic(2, 100.0, output_bytes=40.0, output_gradients=g) for g in (True, False))
+    assert (with_loss_outside.sent_bytes, inside.sent_bytes) == (120.0, 100.0)
+    assert with_loss_outside.received == inside.received
+
+
 def test_a_ring_passes_the_first_device_once_whatever_n() -> None:
     assert [data_parallel_traffic(n, 100.0, by="ring").total_bytes for n in (1, 2, 8)] == [0.0, 200.0, 200.0]
 

@@ -42,6 +42,7 @@ def data_parallel_traffic(
     *,
     buffer_bytes: float = 0.0,
     gradient_bytes: float | None = None,
+    output_gradients: bool = True,
     by: str = "copies",
 ) -> Traffic:
     """What passes through the FIRST of n devices in a step of DataParallel: `input_bytes` and `output_bytes` are those of the whole batch, there.
@@ -56,7 +57,12 @@ def data_parallel_traffic(
     not_negative(parameter_bytes=parameter_bytes, input_bytes=input_bytes, output_bytes=output_bytes, buffer_bytes=buffer_bytes, gradient_bytes=gradient_bytes)
     times = 0 if n == 1 else n - 1 if by == "copies" else 1
     away = (n - 1) / n  # of a batch that is cut into n equal parts, what is not for device 0
-    sent = {"parameters": times * parameter_bytes, "buffers": times * buffer_bytes, "inputs": away * input_bytes, "gradients of outputs": away * output_bytes}
+    sent = {
+        "parameters": times * parameter_bytes,
+        "buffers": times * buffer_bytes,
+        "inputs": away * input_bytes,
+        "gradients of outputs": away * output_bytes * output_gradients,
+    }
     return Traffic(sent, {"gradients of parameters": times * gradient_bytes, "outputs": away * output_bytes})
 
 
