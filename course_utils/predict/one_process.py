@@ -49,7 +49,8 @@ def data_parallel_traffic(
 
     `by="copies"`: device 0 sends the weights to each other device, and receives each other's gradients: n-1 times both. `by="ring"`: a library
     such as NCCL passes them on from device to device, so that they leave and reach device 0 once. A parameter counts once however
-    many names it has; `gradient_bytes` are fewer than `parameter_bytes` where some are frozen. The gradients of the outputs go back the way the outputs came.
+    many names it has; `gradient_bytes` are fewer than `parameter_bytes` where some are frozen. The gradients of the outputs go back the way the outputs came,
+    unless the loss was computed in the replicas and the outputs are only handed back (`output_gradients=False`).
     """
     count(n=n)
     one_of(("copies", "ring"), by=by)
