@@ -1,0 +1,10 @@
+import torch
+from torch import Tensor
+
+LIMIT = 2.0
+
+
+def clipped(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.sin(x) * 3
+    norm = y.norm()
+    return y * torch.clamp(LIMIT / norm, max=1.0), norm

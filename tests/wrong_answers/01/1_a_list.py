@@ -1,0 +1,4 @@
+# symptom: type
+# says: it must return a dict
+def winners():
+    return ["script", "equal", "eager", "script", "eager"]

@@ -1,0 +1,16 @@
+# symptom: short
+# says: number of short windows
+import torch
+from torch import Tensor
+
+
+def trailing_means(x: Tensor, sizes: list[int], scale: float | None = None):
+    means: list[Tensor] = []
+    short = 0
+    for size in sizes:
+        short += 0
+        means.append(x[max(0, len(x) - size) :].mean())
+    result = torch.stack(means)
+    if scale is not None:
+        result = result * scale
+    return result, short
