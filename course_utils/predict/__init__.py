@@ -29,6 +29,7 @@ from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, d
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
 from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
 from .profile import Bottleneck, bottleneck, speedup_without
+from .remote import ServerRun, async_calls, delayed_sgd, largest_rate, parameter_server, sync_calls
 from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
 from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
@@ -48,6 +49,7 @@ __all__ = [
     "ModelStates",
     "ParallelRun",
     "PipelineRun",
+    "ServerRun",
     "ShardedStep",
     "SizeSweep",
     "Span",
@@ -59,6 +61,7 @@ __all__ = [
     "amdahl",
     "amp_bracket",
     "amp_speedup",
+    "async_calls",
     "bottleneck",
     "broadcast",
     "bubble_fraction",
@@ -72,6 +75,7 @@ __all__ = [
     "data_parallel_traffic",
     "ddp_step",
     "ddp_traffic",
+    "delayed_sgd",
     "efficiency",
     "equal_layers",
     "fit_amdahl",
@@ -84,9 +88,11 @@ __all__ = [
     "hierarchical_from_sweeps",
     "iteration_s",
     "karp_flatt",
+    "largest_rate",
     "loader_run",
     "mfu",
     "parallel_3d",
+    "parameter_server",
     "pipeline_activation_bytes",
     "pipeline_speedup",
     "recompute_time",
@@ -98,6 +104,7 @@ __all__ = [
     "slowest_of",
     "speedup_without",
     "spread_stages",
+    "sync_calls",
     "tensor_parallel_step",
     "training_days",
     "training_s",
