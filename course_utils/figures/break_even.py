@@ -47,6 +47,7 @@ def break_even(
         dashed = KINDS["predicted"].style()
         ax.plot([0, most], [0, predicted.before(most) * factor], label="predicted", **dashed)
         ax.plot([0, most], [predicted.once_s * factor, predicted.after(most) * factor], **dashed)
+        seconds = max(seconds, predicted.before(most), predicted.after(most))
     top = seconds * factor * 1.08
     if math.isfinite(met):
         ax.axvline(met, color=look.INK, linewidth=1, linestyle=":")
