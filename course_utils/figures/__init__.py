@@ -10,6 +10,8 @@ from .pictures import images
 from .ranks import rank_timeline, who_has_what
 from .ratios import ratios
 from .residuals import Residuals, residuals
+from .ring import collectives, ring
+from .schedule import schedule
 from .script_diff import Diff, diff
 from .sizes import sizes
 from .ways import ways
@@ -19,6 +21,7 @@ __all__ = [
     "Figure",
     "Residuals",
     "bars",
+    "collectives",
     "break_even",
     "diff",
     "images",
@@ -29,6 +32,8 @@ __all__ = [
     "rank_timeline",
     "ratios",
     "residuals",
+    "schedule",
+    "ring",
     "sizes",
     "speedup",
     "ways",

@@ -30,6 +30,7 @@ from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_p
 from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
 from .profile import Bottleneck, bottleneck, speedup_without
 from .remote import ServerRun, async_calls, delayed_sgd, largest_rate, parameter_server, sync_calls
+from .ring import ring_chunk, ring_held
 from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
 from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
@@ -98,7 +99,9 @@ __all__ = [
     "recompute_time",
     "reduce_scatter",
     "ring_all_reduce",
+    "ring_chunk",
     "ring_factor",
+    "ring_held",
     "roofline_s",
     "simulate_pipeline",
     "slowest_of",
