@@ -72,6 +72,14 @@ def test_the_break_even_figure_says_when_it_was_not_reached_and_no_guess_made():
     assert figure.summary.endswith("No guess was made.") and "paid back" not in figure.summary
 
 
+def test_a_guess_far_out_is_told_and_does_not_squeeze_the_figure():
+    figure = figures.break_even(curve(0.0, 0.010, range(1, 1001, 20)), [curve(2.0, 0.006, range(1, 1001, 20))], guess=50_000)
+    ax = figure.mpl.axes[0]
+    assert ax.get_xlim()[1] < 1100 and "guessed 50,000" in figure.summary
+    assert "your guess: 50,000 →" in [text.get_text() for text in ax.texts]
+    assert "your guess" not in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
 def test_ratios_lie_on_a_logarithmic_axis_and_are_counted_by_their_quartiles():
     values = {
         "dead code": {"script": Samples([9.8, 10.0, 10.2]), "compile": Samples([4.0])},

@@ -54,12 +54,16 @@ def break_even(
         right = met < 0.6 * most
         place: dict[str, Any] = {"textcoords": "offset points", "ha": "left" if right else "right", "fontsize": 10.5, "fontweight": "bold"}
         ax.annotate(f"{met:.0f} calls", (met, top * 0.04), (5 if right else -5, 0), color=look.BLUE, **place)
-    for calls in guesses.values():
+    drawn = [calls for calls in guesses.values() if calls <= 1.5 * most]
+    for calls in drawn:
         cross = KINDS["guess"].style() | {"markersize": 10, "markeredgewidth": 2.4, "zorder": 5}
         ax.plot([calls], [_line(before, calls) * factor], label="your guess", **cross)
         top = max(top, _line(before, calls) * factor * 1.08)
+    if len(drawn) < len(guesses):  # far out, where drawing it would squeeze all else together
+        beyond: dict[str, Any] = {"ha": "right", "va": "center", "fontsize": 10.5, "fontweight": "bold", "color": look.INK}
+        ax.annotate(f"your guess: {number(guesses['calls'])} →", (0.99, 0.5), xycoords="axes fraction", **beyond)
     ax.set(xlabel="calls", ylabel=f"time since the first call began ({unit})")
-    ax.set_xlim(0, max([most, *guesses.values()]) * 1.02)
+    ax.set_xlim(0, max([most, *drawn]) * 1.02)
     ax.set_ylim(0, top)
     ax.grid(color="#E6E6E6", linewidth=0.8)
     look.legend_above(ax, columns=2)
