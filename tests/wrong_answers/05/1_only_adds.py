@@ -1,0 +1,17 @@
+# symptom: half way
+# says: Each rank holds a part of the sum
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def ring_all_reduce(tensor: Tensor) -> None:
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.view(-1).tensor_split(n)
+    for step in range(n - 1):
+        out, into = chunks[(rank - step) % n], chunks[(rank - step - 1) % n]
+        came = torch.empty_like(into)
+        work = [dist.isend(out, (rank + 1) % n), dist.irecv(came, (rank - 1) % n)]
+        for one in work:
+            one.wait()
+        into += came
