@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .units import readable, span, unit_of_name
+
 KINDS = ("measured", "recorded", "published", "predicted", "emulated")
 
 
@@ -122,14 +124,14 @@ class Samples:
         nearest = min(max(expected, self.q1), self.q3)
         off = abs(nearest - expected) / abs(expected)
         status = "shown" if error <= within else "contradicted" if off > 3 * within else "not shown"
-        return Verdict(status, f"{_span(self)} against {expected:.4g}, {error:.0%} apart")
+        return Verdict(status, f"{_span(self)} against {readable(unit_of_name(self.name), expected)}, {error:.0%} apart")
 
     def __repr__(self) -> str:
         return f"<{self.name or 'samples'}: {_span(self)}, {len(self)} values, {self.provenance.kind}>"
 
 
 def _span(samples: Samples) -> str:
-    return f"{samples.median:.3g} ({samples.q1:.3g} to {samples.q3:.3g})"
+    return span(unit_of_name(samples.name), samples.median, samples.q1, samples.q3)
 
 
 def _compare(small: Samples, large: Samples, detail: str, factor: float = 1.0) -> Verdict:

@@ -34,6 +34,7 @@ LAYERS = {
     "machine": 1,
     "folders": 0,
     "spans": 0,
+    "units": 0,
     "published": 1,
     "recorded": 2,
     "predict": 1,

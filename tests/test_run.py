@@ -29,7 +29,7 @@ def test_quartiles() -> None:
     assert (s.q1, s.median, s.q3, len(s)) == (1.75, 2.5, 3.25, 4)
     one = Samples([7])
     assert (one.q1, one.median, one.q3) == (7, 7, 7)
-    assert "step_s: 2.5 (1.75 to 3.25), 4 values, measured" in repr(s)
+    assert "step_s: 2.5 (1.75 to 3.25) s, 4 values, measured" in repr(s)
     with pytest.raises(ValueError, match="no samples of loss"):
         Samples([], "loss")
 

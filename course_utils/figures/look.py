@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..run import KINDS as PROVENANCE_KINDS
 from ..run import Samples
+from ..units import number as number
+from ..units import readable as readable
+from ..units import readable_unit as readable_unit
+from ..units import unit_of_name as unit_of_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,46 +194,6 @@ def made_guesses(guess: Mapping[Any, Any] | None, known: Sequence[Any]) -> tuple
             raise TypeError(f"write your guess for {key!r} as a number; got {value!r}")
         made[key] = float(value)
     return made, guess is not None and not made
-
-
-def number(value: float) -> str:
-    """Three significant digits, in the way that one writes them: 0.046, 4.63, 1,240."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    digits = 2 - math.floor(math.log10(abs(value)))
-    rounded = round(value, digits)
-    if abs(rounded) < 1e-3:
-        return f"{rounded:.2e}"
-    text = f"{rounded:,.{max(0, digits)}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def readable_unit(unit: str, largest: float) -> tuple[float, str]:
-    """A factor and a unit that make `largest` easy to read: 0.046 s become 46 ms. Only seconds, bytes and B/s are changed."""
-    steps = {
-        "s": [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")],
-        "bytes": [(2.0**30, 2.0**-30, "GiB"), (2.0**20, 2.0**-20, "MiB"), (2.0**10, 2.0**-10, "KiB"), (0.0, 1.0, "bytes")],
-        "B/s": [(1e9, 1e-9, "GB/s"), (1e6, 1e-6, "MB/s"), (0.0, 1e-3, "kB/s")],
-    }
-    for least, factor, name in steps.get(unit, []):
-        if largest >= least:
-            return factor, name
-    return 1.0, unit
-
-
-def unit_of_name(name: str) -> str:
-    """The unit that a measurement's name ends with, as the course names things: `step_s`, `traffic_bytes`, `copy_Bps`, `images_per_s`."""
-    if "_per_" in name:
-        what, _, per = name.rpartition("_per_")
-        return f"{what.replace('_', ' ')}/{per}"
-    ends = {"_s": "s", "_ms": "ms", "_us": "µs", "_bytes": "bytes", "_Bps": "B/s"}
-    return next((unit for end, unit in ends.items() if name.endswith(end)), "")
-
-
-def readable(unit: str, value: float) -> str:
-    """A value with the unit that makes it easy to read: `46.1 ms`, `4 MiB`, `1.2 GB/s`."""
-    factor, shown = readable_unit(unit, abs(value))
-    return f"{number(value * factor)} {shown}".strip()
 
 
 def log_axis(ax: Axes, which: Literal["x", "y"], unit: str) -> None:

@@ -1,0 +1,51 @@
+"""Numbers with their units, written as one reads them: three digits, and ms rather than 0.001 s."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float) -> str:
+    """Three significant digits, in the way that one writes them: 0.046, 4.63, 1,240."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    digits = 2 - math.floor(math.log10(abs(value)))
+    rounded = round(value, digits)
+    if abs(rounded) < 1e-3:
+        return f"{rounded:.2e}"
+    text = f"{rounded:,.{max(0, digits)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def readable_unit(unit: str, largest: float) -> tuple[float, str]:
+    """A factor and a unit that make `largest` easy to read: 0.046 s become 46 ms. Only seconds, bytes and B/s are changed."""
+    steps = {
+        "s": [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")],
+        "bytes": [(2.0**30, 2.0**-30, "GiB"), (2.0**20, 2.0**-20, "MiB"), (2.0**10, 2.0**-10, "KiB"), (0.0, 1.0, "bytes")],
+        "B/s": [(1e9, 1e-9, "GB/s"), (1e6, 1e-6, "MB/s"), (0.0, 1e-3, "kB/s")],
+    }
+    for least, factor, name in steps.get(unit, []):
+        if largest >= least:
+            return factor, name
+    return 1.0, unit
+
+
+def unit_of_name(name: str) -> str:
+    """The unit that a measurement's name ends with, as the course names things: `step_s`, `traffic_bytes`, `copy_Bps`, `images_per_s`."""
+    if "_per_" in name:
+        what, _, per = name.rpartition("_per_")
+        return f"{what.replace('_', ' ')}/{per}"
+    ends = {"_s": "s", "_ms": "ms", "_us": "µs", "_bytes": "bytes", "_Bps": "B/s"}
+    return next((unit for end, unit in ends.items() if name.endswith(end)), "")
+
+
+def readable(unit: str, value: float) -> str:
+    """A value with the unit that makes it easy to read: `46.1 ms`, `4 MiB`, `1.2 GB/s`."""
+    factor, shown = readable_unit(unit, abs(value))
+    return f"{number(value * factor)} {shown}".strip()
+
+
+def span(unit: str, middle: float, low: float, high: float) -> str:
+    """A median with its quartiles in one readable unit: `4.63 (4.5 to 4.9) ms`."""
+    factor, shown = readable_unit(unit, abs(middle))
+    return f"{number(middle * factor)} ({number(low * factor)} to {number(high * factor)}) {shown}".strip()

@@ -1,0 +1,32 @@
+"""Numbers are written as one reads them."""
+
+import pytest
+
+from course_utils import units
+from course_utils.run import Samples
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "shown"),
+    [
+        ("step_s", [0.0046, 0.0047, 0.0048], "4.7 (4.65 to 4.75) ms"),
+        ("double_s", [9.3e-7, 9.5e-7, 9.7e-7], "0.95 (0.94 to 0.96) µs"),
+        ("images_per_s", [2150.0, 2180.0, 2190.0], "2,180 (2,160 to 2,180) images/s"),
+        ("copy_Bps", [5.5e10], "55 (55 to 55) GB/s"),
+        ("saved_bytes", [3 * 2**20], "3 (3 to 3) MiB"),
+        ("loss", [1.25], "1.25 (1.25 to 1.25)"),
+    ],
+)
+def test_a_comparison_reads_in_units(name: str, values: list[float], shown: str) -> None:
+    samples = Samples(values, name)
+    assert samples.not_slower_than(samples).detail == f"{shown} against {shown}"
+    assert repr(samples) == f"<{name}: {shown}, {len(values)} values, measured>"
+
+
+def test_an_expected_value_has_the_unit_of_the_samples() -> None:
+    assert Samples([0.010, 0.011, 0.012], "step_s").near(0.0105, within=0.1).detail == "11 (10.5 to 11.5) ms against 10.5 ms, 5% apart"
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,230"), (0.04628, "0.0463"), (1e-5, "1.00e-05"), (float("inf"), "inf"), (100, "100")])
+def test_three_digits(value: float, text: str) -> None:
+    assert units.number(value) == text
