@@ -1,0 +1,24 @@
+# symptom: lost
+# says: the others were lost
+import threading
+
+
+class ParameterServer:
+    def __init__(self, weights, lr):
+        self.weights = weights.clone()
+        self.lr = lr
+        self.version = 0
+        self.lock = threading.Lock()
+
+    def read(self):
+        with threading.Lock():
+            return self.version, self.weights.clone()
+
+    def update(self, gradient, read_version):
+        if gradient.shape != self.weights.shape:
+            raise ValueError("the shapes differ")
+        with threading.Lock():
+            staleness = self.version - read_version
+            self.weights = self.weights - self.lr * gradient
+            self.version += 1
+            return staleness

@@ -1,0 +1,18 @@
+# symptom: torn read
+# says: in the middle of an update
+class ParameterServer:
+    def __init__(self, weights, lr):
+        self.weights = weights.clone()
+        self.lr = lr
+        self.version = 0
+
+    def read(self):
+        return self.version, self.weights.clone()
+
+    def update(self, gradient, read_version):
+        if gradient.shape != self.weights.shape:
+            raise ValueError("the shapes differ")
+        staleness = self.version - read_version
+        self.weights -= self.lr * gradient
+        self.version += 1
+        return staleness
