@@ -134,7 +134,9 @@ def _grid(ax: Axes, width: float, height: int, names: Sequence[str]) -> None:
 
 
 def _ring_legend(mpl: Any, n: int, room: bool) -> None:
-    inside = f"in a cell: the ranks added up there, e.g. 0+1; dark: all {n}" if n <= NAMES_UP_TO else f"in a cell: how many ranks are added up there; dark: all {n}"
+    inside = (
+        f"in a cell: the ranks added up there, e.g. 0+1; dark: all {n}" if n <= NAMES_UP_TO else f"in a cell: how many ranks are added up there; dark: all {n}"
+    )
     _frame_legend(mpl, f"came in this step, from the rank above (to rank 0 from rank {n - 1})", inside)
 
 

@@ -188,7 +188,12 @@ def _errors(ax: Any, told: Mapping[str, _Told]) -> None:
     if worst.worst.apart > math.log(1.1):
         error = worst.worst.told_s / worst.worst.seen_s - 1
         ends = {worst.misses[0].nbytes: "left", worst.misses[-1].nbytes: "right"} if len(worst.misses) > 1 else {}  # inside the axes
-        place: dict[str, Any] = {"textcoords": "offset points", "ha": ends.get(worst.worst.nbytes, "center"), "va": "bottom" if error > 0 else "top", "fontsize": 10}
+        place: dict[str, Any] = {
+            "textcoords": "offset points",
+            "ha": ends.get(worst.worst.nbytes, "center"),
+            "va": "bottom" if error > 0 else "top",
+            "fontsize": 10,
+        }
         text = f"{error:+.0%} at {readable('bytes', worst.worst.nbytes)}".replace("-", "−")
         ax.annotate(text, (worst.worst.nbytes, error), (0, 5 if error > 0 else -5), color=look.INK, fontweight="bold", zorder=6, **place)
     ax.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
