@@ -49,6 +49,10 @@ DEADLINE: Hints = {
         "Look at a job without a split part, and at one whose deadline is long.",
         "When `serial_s + split_s <= deadline_s`, one rank is enough. Ask that first.",
     ),
+    "given up": (
+        "Many ranks are needed here, and that is not the same as no number. When does even a very large number not help?",
+        "Only when `serial_s` alone is as long as the deadline. Otherwise it is `math.ceil(split_s / (deadline_s - serial_s))`, however many that are.",
+    ),
     "too few": (
         "Put your number into serial_s + split_s / n. A result of 8.9 means that 8 are not enough.",
         "Round up: `math.ceil(split_s / (deadline_s - serial_s))`.",

@@ -85,7 +85,8 @@ def judge_deadline(answer: Path) -> list[str]:
             raise Difference("impossible", f"No number of ranks is enough, and you gave one ({case}).", expected, got)
         expected = f"{wanted}: {serial_s:g} + {split_s:g} / {wanted} = {serial_s + split_s / wanted:.4g} s"
         if found is None:
-            raise Difference("possible", f"It can be done, and you say that it cannot ({case}).", expected, got)
+            symptom = "possible" if wanted == 1 else "given up"
+            raise Difference(symptom, f"It can be done, and you say that it cannot ({case}).", expected, got)
         if found < 1:
             raise Difference("no rank", f"You asked for {found} ranks ({case}).", expected, got)
         if serial_s and found == math.ceil((serial_s + split_s) / deadline_s):
@@ -118,9 +119,8 @@ def judge_two_runs(answer: Path) -> list[str]:
         if min(n1, n2) > 1 and _as_if_one(n1, t1, n2, t2, a, b):
             raise Difference("first on one", f"You took the run on {min(n1, n2)} ranks for one on a single rank ({case}).", expected, got)
         if min(serial_s, split_s) == 0 and (t2 - t1) * (n2 - n1) >= 0 or serial_s == 0:
-            raise Difference(
-                "limit", f"Where a part would come out below zero, the other one must still explain the run on {n1} ranks ({case}).", expected, got
-            )
+            run = f"the run on {n1} rank{'s' * (n1 > 1)}"
+            raise Difference("limit", f"Where a part would come out below zero, the other one must still explain {run} ({case}).", expected, got)
         raise Difference("wrong parts", f"The two parts do not explain the two runs ({case}).", expected, got)
     return [
         f"{len(TWO_RUNS)} pairs of runs on 1 to 16 ranks: both parts in seconds, and never below zero",
