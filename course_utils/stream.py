@@ -95,9 +95,10 @@ class Stream:
         shown = []
         for rank, tail in enumerate(self.logs):
             for line in tail.lines(last):
-                if _PROFILER.fullmatch(line):
+                said = line.replace("\0", "")  # PyTorch ends its messages about signals with a zero byte
+                if _PROFILER.fullmatch(said) or (line and not said):
                     continue
-                text = f"rank {rank} | {line.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state
+                text = f"rank {rank} | {said.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state
                 self.shown += len(text.encode(errors="replace"))
                 if self.shown > CELL_LIMIT:
                     shown.append(f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {self.folder}/rank*.log\n")
