@@ -43,3 +43,17 @@ BYTES_CASES = [
 
 # 03.4: (samples, devices, labels that are ignored); in the last, one replica has nothing else
 LOSS_CASES: list[tuple[int, int, list[int]]] = [(12, 4, []), (10, 4, []), (7, 3, []), (12, 4, [0, 1, 7]), (10, 4, [0, 1, 2, 9])]
+
+
+def shown(shape: Any) -> str:
+    """A case for people: `(10 rows, an object)`."""
+    if isinstance(shape, tuple) and shape[:1] == ("scalar",):
+        return f"the number {shape[1]}"
+    if isinstance(shape, int):
+        return f"{shape} row{'s' * (shape != 1)}"
+    if isinstance(shape, str):
+        return "an object" if shape == "object" else repr(shape)
+    if isinstance(shape, dict):
+        return "{" + ", ".join(f"{name!r}: {shown(part)}" for name, part in shape.items()) + "}"
+    inner = ", ".join(shown(part) for part in shape)
+    return f"[{inner}]" if isinstance(shape, list) else f"({inner})"

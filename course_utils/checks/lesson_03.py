@@ -7,7 +7,7 @@ from typing import Any
 
 from . import hints_03
 from .base import Difference, Exercise, on_ranks, some
-from .cases_03 import BYTES_CASES, GATHER_CASES, LOSS_CASES, SCATTER_CASES, UNEQUAL
+from .cases_03 import BYTES_CASES, GATHER_CASES, LOSS_CASES, SCATTER_CASES, UNEQUAL, shown
 
 ADAPTER = Path(__file__).resolve().parent / "ranks_03.py"
 HOW = "beside a DataParallel of four places on the CPU"
@@ -23,15 +23,15 @@ def judge_pieces(answer: Path) -> list[str]:
     for (shape, n), got in zip(UNEQUAL, told["unequal"], strict=True):
         if got != "ValueError":
             raise Difference(
-                "rows differ", f"The tensors in {_shown(shape)} have different numbers of rows, and `scatter` over {n} devices returned {got} values.",
-                "ValueError: otherwise rows are lost, or matched with the wrong ones", [f"{got} values and no error"],
+                "rows differ", f"The tensors in {shown(shape)} have different numbers of rows, and `scatter` over {n} devices returned {_values(got)}.",
+                "ValueError: otherwise rows are lost, or matched with the wrong ones", [f"{_values(got)} and no error"],
             )  # fmt: skip
     for parts, got in zip(GATHER_CASES, told["gathered"], strict=True):
         wanted = _joined(parts)
         if got != wanted:
             scalars = isinstance(parts[0], tuple) and parts[0][:1] == ("scalar",)
-            shown = "numbers without dimensions" if scalars else _shown(parts)
-            raise Difference("scalars" if scalars else "joined", f"Gathering {shown} gives something else.", _told(wanted), [_told(got)])
+            what = "numbers without dimensions" if scalars else shown(parts)
+            raise Difference("scalars" if scalars else "joined", f"Gathering {what} gives something else.", _told(wanted), [_told(got)])
     if not told["gradient"]:
         raise Difference("no gradient", "The gradient of what was gathered does not reach what was scattered.", "autograd goes back through both functions")
     return [
@@ -46,16 +46,20 @@ def _scattered(shape: Any, n: int, got: list[Any]) -> None:
     wanted = [_part(shape, k, n) for k in range(len(sizes) if sizes else n)]
     if got == wanted:
         return
-    case = f"{_shown(shape)} over {n} device{'s' * (n > 1)}"
+    case = f"{shown(shape)} over {n} device{'s' * (n > 1)}"
     if isinstance(shape, int):
         rows = [p[1][0] if isinstance(p, list) and p[0] == "tensor" and p[1] else None for p in got]
         symptom = "idle devices" if len(got) > len(wanted) and rows[: len(wanted)] == sizes else "chunks"
         raise Difference(symptom, f"Scattering {case} gives other chunks.", f"chunks of {some(sizes)} rows, in their order", [f"chunks of {some(rows)} rows"])
     if len(got) != len(wanted):
-        raise Difference("too many" if len(got) > len(wanted) else "chunks", f"Scattering {case} gives {len(got)} values.", f"{len(wanted)} values")
+        raise Difference("too many" if len(got) > len(wanted) else "chunks", f"Scattering {case} gives {_values(len(got))}.", _values(len(wanted)))
     k = next(k for k in range(len(wanted)) if got[k] != wanted[k])
     symptom = "other objects" if "'another'" in str(got[k]) or shape == "object" else "container"
     raise Difference(symptom, f"Scattering {case}, device {k} gets something else.", _told(wanted[k]), [_told(got[k])])
+
+
+def _values(n: Any) -> str:
+    return f"{n} value{'s' * (n != 1)}"
 
 
 def _rows(shape: Any) -> int:
@@ -97,18 +101,6 @@ def _joined(parts: list[Any]) -> Any:
     if isinstance(first, dict):
         return ["dict", {name: _joined([p[name] for p in parts]) for name in first}]
     return [type(first).__name__, [_joined([p[i] for p in parts]) for i in range(len(first))]]
-
-
-def _shown(shape: Any) -> str:
-    """A case for people: `(10 rows, an object)`."""
-    if isinstance(shape, int):
-        return f"{shape} row{'s' * (shape != 1)}"
-    if isinstance(shape, str):
-        return "an object" if shape == "object" else repr(shape)
-    if isinstance(shape, dict):
-        return "{" + ", ".join(f"{name!r}: {_shown(part)}" for name, part in shape.items()) + "}"
-    inner = ", ".join(_shown(part) for part in shape)
-    return f"[{inner}]" if isinstance(shape, list) else f"({inner})"
 
 
 def _told(value: Any) -> str:

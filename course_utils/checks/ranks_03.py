@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from course_utils.checks import inside
-from course_utils.checks.cases_03 import BYTES_CASES, GATHER_CASES, LOSS_CASES, SCATTER_CASES, UNEQUAL
+from course_utils.checks.cases_03 import BYTES_CASES, GATHER_CASES, LOSS_CASES, SCATTER_CASES, UNEQUAL, shown
 
 # --- a DataParallel that can be counted, one replica after the other ------------------------------------------------------
 
@@ -100,18 +100,18 @@ def pieces(answer: ModuleType) -> None:
     gather = inside.function(answer, "gather", "outputs")
     told: dict[str, Any] = {"scattered": [], "gathered": []}
     for shape, n in SCATTER_CASES:
-        parts = scatter(sample(shape), n, doing=f"scattering {shape!r} over {n} devices")
+        parts = scatter(sample(shape), n, doing=f"scattering {shown(shape)} over {n} devices")
         if not isinstance(parts, (list, tuple)):
             inside.problem(f"`scatter` returned a {type(parts).__name__}; it must return a list with one value for each device.", "type")
         told["scattered"].append([words(part) for part in parts])
     for shape, n in UNEQUAL:
         try:
-            told.setdefault("unequal", []).append(len(scatter(sample(shape), n, doing=f"scattering {shape!r}, whose rows differ")))
+            told.setdefault("unequal", []).append(len(scatter(sample(shape), n, doing=f"scattering {shown(shape)}, whose rows differ")))
         except ValueError:
             told["unequal"].append("ValueError")
     for parts in GATHER_CASES:
         values = [torch.tensor(float(p[1])) if isinstance(p, tuple) and p[:1] == ("scalar",) else sample(p) for p in parts]
-        told["gathered"].append(words(gather(values, doing=f"gathering {parts!r}")))
+        told["gathered"].append(words(gather(values, doing=f"gathering {shown(parts)}")))
     x = torch.ones(5, 3, requires_grad=True)
     joined = gather([2 * part for part in scatter(x, 4, doing="scattering a tensor that needs a gradient")], doing="gathering outputs that have a gradient")
     told["gradient"] = bool(isinstance(joined, Tensor) and joined.requires_grad)
