@@ -95,7 +95,7 @@ class Stream:
         shown = []
         for rank, tail in enumerate(self.logs):
             for line in tail.lines(last):
-                said = line.replace("\0", "")  # PyTorch ends its messages about signals with a zero byte
+                said = line.removeprefix("\0")  # PyTorch writes the zero byte that ends its message about a signal; the next line begins with it
                 if _PROFILER.fullmatch(said) or (line and not said):
                     continue
                 text = f"rank {rank} | {said.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state

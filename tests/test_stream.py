@@ -140,7 +140,7 @@ def test_harmless_lines_of_the_profiler_stay_in_the_log(tmp_path: Path, shown: l
     assert "".join(shown) == f"rank 0 | {lines[2]}\nrank 0 | {lines[3]}\n"
 
 
-def test_zero_bytes_are_not_shown(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+def test_the_zero_byte_that_ends_a_message_is_not_shown(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
     append(tmp_path, 0, b"ERROR: bus error in worker.\n\x00\n\n\x00next\n")
     Stream(tmp_path, 1).pump(last=True)
     assert "".join(shown) == "rank 0 | ERROR: bus error in worker.\nrank 0 | \nrank 0 | next\n"
