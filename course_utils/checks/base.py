@@ -119,10 +119,12 @@ def _difference(error: RankError, answer: Path, said: Mapping[str, str]) -> Diff
         symptom = next((symptom for pattern, symptom in said.items() if re.search(pattern, message)), f"raised {first.error['type']}")
         message = message if len(message) < 300 else message[:300] + " ..."
         during = _doing(first)
-        return Difference(symptom, f"Rank {first.rank} stopped in your code{during}: {first.error['type']}: {message}", "no exception", _lines(first, answer))
+        who = "The program" if run.world_size == 1 else f"Rank {first.rank}"
+        return Difference(symptom, f"{who} stopped in your code{during}: {first.error['type']}: {message}", "no exception", _lines(first, answer))
     signals = [r for r in run.ranks if r.signal in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")]
     if run.outcome != "timeout" and signals and not any(r.error for r in run.ranks):
-        return Difference("killed", f"Rank {signals[0].rank} was killed by {signals[0].signal}.", "a rank that lives to the end")
+        who = "The program" if run.world_size == 1 else f"Rank {signals[0].rank}"
+        return Difference("killed", f"{who} was killed by {signals[0].signal}.", "a program that lives to its end")
     if run.outcome == "timeout":  # a rank that waits for another is found long before
         stood = [_stood(r, answer) for r in run.ranks if str(answer) in (r.stack or "")]
         return Difference("endless", f"Your code did not come to its end within {TIMEOUT_S} s.", "an end", stood) if stood else None

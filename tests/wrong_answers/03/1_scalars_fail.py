@@ -1,5 +1,5 @@
 # symptom: raised RuntimeError
-# says: Rank 0 stopped in your code
+# says: stopped in your code
 from typing import Any
 
 import torch

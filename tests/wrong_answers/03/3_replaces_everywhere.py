@@ -1,5 +1,5 @@
 # symptom: name inside
-# says: Rank 0 stopped in your code
+# says: stopped in your code
 from torch import Tensor, nn
 
 
