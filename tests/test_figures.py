@@ -125,6 +125,13 @@ def test_bars_draw_measurement_prediction_and_guess():
     assert ax.get_ylim()[0] == 0 and ax.get_ylabel() == "step time (ms)"
 
 
+def test_the_axis_of_a_rate_is_in_the_unit_that_is_drawn():
+    rates = {name: step(value).map(float, "copy_Bps") for name, value in {"pageable": 9e9, "pinned": 55e9}.items()}
+    figure = figures.bars(rates)
+    assert figure.mpl.axes[0].get_ylabel() == "GB/s" and figure.mpl.axes[0].get_ylim()[1] < 100
+    assert title(figure) == "Pinned: 6.1 times the rate of pageable"
+
+
 def test_error_bars_go_from_quartile_to_quartile():
     figure = figures.bars({"a": Samples([1.0, 2.0, 3.0, 4.0, 10.0], "step_s")})
     bar = next(c for c in figure.mpl.axes[0].containers if hasattr(c, "has_yerr"))

@@ -253,7 +253,7 @@ def _once(ax: Axes, named: set[str], label: str, x: list[float], y: list[float],
 
 def _axis_words(name: str, base_unit: str, shown_unit: str) -> str:
     if "/" in base_unit or not base_unit:
-        return base_unit or name.replace("_", " ")
+        return shown_unit or name.replace("_", " ")
     stem = name.rpartition("_")[0].replace("_", " ") if look.unit_of_name(name) else name.replace("_", " ")
     if base_unit in ("s", "ms", "µs"):
         stem = stem if "time" in stem else f"{stem} time".strip()
@@ -276,7 +276,7 @@ def _bars_finding(values: Mapping[Any, Value], unit: str) -> str:
         return f"No clear difference between {first} and {last}"
     if not unit or middle(values[first]) <= 0:  # a ratio of losses or accuracies would mean little
         return f"{last}: {number(middle(values[last]))} against {number(middle(values[first]))} for {first}"
-    what = {"s": "time", "ms": "time", "µs": "time"}.get(unit, unit or "value")
+    what = {"s": "time", "ms": "time", "µs": "time", "B/s": "rate"}.get(unit, unit or "value")
     return f"{last}: {middle(values[last]) / middle(values[first]):.2g} times the {what} of {first}"
 
 
