@@ -45,7 +45,7 @@ MEANS: Hints = {
         "`torch.jit.ignore` leaves a function to Python. Then there is no graph of it.",
         "Take the decorator away, and write the work so that it can be scripted.",
     ),
-    "zero": ("`if scale:` is false for None, and for 0.0.", "`if scale is not None:`"),
+    "zero": ("`if scale:` is false for None, and also for the number 0.0. What do you want to know of `scale`?", "`if scale is not None:`"),
     "short": ("Count the windows that are longer than x.", "`if size > len(x): short += 1`"),
     "wrong value": (
         "Take x of 5 numbers and a size of 7: where does the window start?",

@@ -123,6 +123,8 @@ def _does_not_compile(error: Exception) -> NoReturn:
     told = lines[0].strip().rstrip(":.") if lines else type(error).__name__
     reasons = [line.strip().rstrip(".") for line in lines[1:] if line.strip().startswith(("Expected a value of type", "Could not match type"))]
     told = reasons[0] if reasons else told
+    if "Optional[float] to bool" in told:  # `if scale:`
+        inside.problem(f"torch.jit.script does not take it: {told}. That is the test of `scale`.", "zero")
     if 'parameter "scale"' in told:
         inside.problem(f"torch.jit.script does not take it: {told}", "scale")
     at = next((f" At: `{lines[i - 1].strip()}`" for i, line in enumerate(lines) if "<--- HERE" in line and i), "")
