@@ -86,7 +86,8 @@ GPIPE: Hints = {
     ),
     "loss": ("The last rank knows all losses.", "Add up the detached losses, each divided by `micro_batches`, and return the `.item()`."),
     "hang": (
-        "Who sends while nobody receives? Each send needs the receive of its neighbour, in the same order.",
+        "Who sends while nobody receives? Each send needs the receive of its neighbour, in the same order, into a tensor of the same shape and dtype: "
+        "where a rank was killed, more bytes came than its tensor holds.",
         "Forward: every rank but the first receives from rank - 1, every rank but the last sends to rank + 1. Backward the other way round.",
     ),
 }
