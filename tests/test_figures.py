@@ -433,3 +433,12 @@ def test_diff_of_equal_files_and_of_a_missing_one(tmp_path):
     assert (figures.diff(path, path).added, figures.diff(path, path).removed) == (0, 0)
     with pytest.raises(FileNotFoundError, match="run the cell that saves it first"):
         figures.diff(path, tmp_path / "b.py")
+
+
+def test_a_logarithmic_axis_marks_the_numbers_of_ranks_and_writes_them_plainly():
+    figure = figures.lines({"measured": ([1, 2, 4, 8, 64], [0.5, 3.0, 20.0, 100.0, 2_000_000.0])}, xlabel="ranks", ylabel="updates", log="xy")
+    axis = figure.mpl.axes[0]
+    figure.mpl.canvas.draw()
+    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "2", "4", "8", "64"]
+    shown = [tick.get_text() for tick in axis.get_yticklabels()]
+    assert "1" in shown and "100" in shown and any("10^{6}" in text for text in shown), shown

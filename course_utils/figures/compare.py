@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections import Counter
@@ -208,10 +209,14 @@ def lines(
     ax.grid(color="#E6E6E6", linewidth=0.8)
     if "x" in log:
         look.log_axis(ax, "x", "bytes" if "byte" in xlabel else "")
+        counts = sorted({float(x) for xs, _ in series.values() for x in xs})
+        if "byte" not in xlabel and len(counts) <= 12 and all(more / less >= 1.5 for less, more in itertools.pairwise(counts)):
+            ax.set_xticks(counts)  # a few numbers of ranks or steps: mark them, not the powers of ten
+            ax.set_xticks([], minor=True)
     else:
         ax.set_xlim(left=min(0.0, *(min(c.x) for c in curves)))
     if "y" in log:
-        ax.set_yscale("log")
+        look.log_axis(ax, "y", "")
     else:
         ax.set_ylim(bottom=min(0.0, *(min(c.medians) for c in curves)))
     look.legend_above(ax, columns=3)

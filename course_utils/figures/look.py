@@ -197,7 +197,9 @@ def made_guesses(guess: Mapping[Any, Any] | None, known: Sequence[Any]) -> tuple
 
 
 def log_axis(ax: Axes, which: Literal["x", "y"], unit: str) -> None:
-    """A logarithmic axis; in bytes it goes by powers of 2 and its ticks read KiB and MiB, in seconds and B/s each tick has the unit that fits it."""
+    """A logarithmic axis; in bytes it goes by powers of 2 and its ticks read KiB and MiB, in seconds and B/s each tick has the unit that fits it.
+
+    Without a unit ticks are plain numbers where one would write them so."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     set_scale, axis = (ax.set_xscale, ax.xaxis) if which == "x" else (ax.set_yscale, ax.yaxis)
@@ -209,6 +211,9 @@ def log_axis(ax: Axes, which: Literal["x", "y"], unit: str) -> None:
         set_scale("log")
     if unit:
         axis.set_major_formatter(FuncFormatter(lambda value, _: readable(unit, value).replace("bytes", "B")))
+    else:
+        powers = axis.get_major_formatter()  # only very small and very large numbers are easier to read as powers of ten
+        axis.set_major_formatter(FuncFormatter(lambda value, at: number(value) if 1e-2 <= value < 1e5 else powers(value, at)))
 
 
 def listing(words: Sequence[str]) -> str:
