@@ -15,7 +15,7 @@ _CALL = re.compile(r'^  File "(?P<file>.+)", line \d+(, in .+)?$')  # of a trace
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')  # of faulthandler
 # A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may come from a launcher that ends the others.
 _OWN_DEATH = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-_HINTS = {"SIGKILL": ". The system does that when memory runs out", "SIGBUS": ". That happens when shared memory, /dev/shm, is full"}
+_HINTS = {"SIGKILL": ". When nobody sent it, the system did, because memory ran out", "SIGBUS": ". That happens when shared memory, /dev/shm, is full"}
 # What a rank says when another one's end cut its connections. It may say so before that end itself is seen, or has been told.
 _ECHO = re.compile(r"connection (was )?(likely )?(closed|reset|refused)|broken pipe|pair closure|remote process exited|(send|recv)Bytes", re.I)
 _ECHO_S = 0.5
