@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,9 +48,10 @@ def test_a_script_finds_what_python_gives_it(kernel: Kernel, tmp_path: Path) -> 
         # Rank 0 serves the store; this one has its log, its stack and its link to the supervisor, and nothing of the notebook's.
         assert sorted(seen.pop("open")) == sorted(["/dev/null", f"{folder}/rank1.log", f"{folder}/rank1.log", f"{folder}/rank1.stack", "socket"])
         del seen["time"]
+        # Python inherits what `nohup` ignores; ranks belong to a kernel, and do not.
         plain = subprocess.run(
             [sys.executable, script, "--lr", "0.1", "two words"], capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd=kernel.work,
-            env={**os.environ, "COURSE_HOME": "x", "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "COURSE_HOME": "x", "PYTHONPATH": str(ROOT)}, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )  # fmt: skip
         expected = json.loads(plain.stdout.split("report ", 1)[1])
         del expected["open"]
