@@ -15,6 +15,7 @@ from typing import Any
 from .run import Provenance, RankResult, Run, Sweep
 
 _LEFT_OUT = ("time", "progress")  # of each record
+_PATH = re.compile(r"(?<![\w/:.])(?:~|/[\w.+-]+)(?:/[\w.+-]+)+")  # an absolute path, and no unit or address
 
 
 def default_folder() -> Path:
@@ -35,7 +36,8 @@ def runs(name: str, folder: str | Path | None = None) -> list[Run]:
 def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Path:
     """Write a run, or a sweep, that finished; a file of the same name and machine is replaced. Returns where.
 
-    Raises ValueError for a result with a failed run, with runs of several machines, or that was itself recorded.
+    Raises ValueError for a result with a failed run, with runs of several machines, that was itself recorded, or whose arguments or
+    reports name a path.
     """
     several = isinstance(result, Sweep)
     points, repeats = (result.points, result.runs) if isinstance(result, Sweep) else ([{}], [[result]])
@@ -60,6 +62,8 @@ def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Pa
             for point, one in zip(points, repeats, strict=True)
         ],
     }
+    if named := paths(raw):
+        raise ValueError(f"{name} names {', '.join(named)}: a recording is for others, so report no path and give none as an argument")
     folder = Path(folder) if folder is not None else default_folder()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.{_slug(first.machine)}.json"
@@ -67,9 +71,17 @@ def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Pa
     return path
 
 
+def paths(raw: Any) -> list[str]:
+    """The absolute paths in whatever a recording holds, without repeats, in order."""
+    if isinstance(raw, str):
+        return [found[0] for found in _PATH.finditer(raw)]
+    inside = raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, list) else ()
+    return list(dict.fromkeys(path for value in inside for path in paths(value)))
+
+
 def _spare(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records without what could name a place, and with numbers as short as they are meant."""
-    return [{k: _short(v) for k, v in record.items() if k not in _LEFT_OUT and not (isinstance(v, str) and "/" in v)} for record in records]
+    """Records without their clock, and with numbers as short as they are meant."""
+    return [{k: _short(v) for k, v in record.items() if k not in _LEFT_OUT} for record in records]
 
 
 def _short(value: Any) -> Any:
