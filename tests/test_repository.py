@@ -35,6 +35,7 @@ LAYERS = {
     "folders": 0,
     "spans": 0,
     "units": 0,
+    "local_slurm": 0,
     "published": 1,
     "recorded": 2,
     "predict": 1,
