@@ -17,14 +17,21 @@ lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
 doctor: ready         ## is this machine ready for the course, and if not, what cures it
 	@$(IN) -m course_utils.doctor
 
+# On all cores what may run beside others, then one by one what measures or has a limit of seconds.
+define run_tests
+	@failed=0; \
+	$(IN) -m pytest -n logical --dist loadgroup -m "$(1) and not alone" || failed=1; \
+	$(IN) -m pytest -m "$(1) and alone" || failed=1; \
+	exit $$failed
+endef
+
 test: browser         ## what every change must pass
-	$(IN) -m pytest
+	$(call run_tests,not slow)
 
 test-slow: browser    ## what test-all has beyond test
-	$(IN) -m pytest -m slow
+	$(call run_tests,slow)
 
-test-all: browser     ## everything
-	$(IN) -m pytest -m "slow or not slow"
+test-all: test test-slow   ## everything
 
 gpu-check: ready      ## launch and train on the GPUs of this machine
 	$(IN) -m pytest -m gpu --durations=0

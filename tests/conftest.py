@@ -18,6 +18,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "COURSE_TEST_MARK"
 
+# Tests with limits of seconds, or that drive a browser: beside others they would tell of the others.
+ALONE = ("test_launch_table", "test_launch_output", "test_launch_script", "test_faults", "test_browser", "test_gpu", "test_slurm")
+
 
 def load_tool(name: str) -> ModuleType:
     """A script of .ci/ as a module."""
@@ -98,6 +101,19 @@ def descendants():
     mark.kill()
 
 
+def tell(request: pytest.FixtureRequest, text: str) -> None:
+    """Have `text` printed at the end of all tests, also from a worker of pytest-xdist and when the test passes."""
+    request.node.user_properties.append(("told", text))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"]
+    told = [text for report in reports for key, text in report.user_properties if key == "told"]
+    if told:
+        terminalreporter.section("what was seen")
+        terminalreporter.write_line("\n".join(sorted(told)))
+
+
 def gpu_count() -> int:
     """GPUs by NVML, which leaves CUDA alone."""
     try:
@@ -107,6 +123,13 @@ def gpu_count() -> int:
         return int(pynvml.nvmlDeviceGetCount())
     except Exception:
         return 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test` runs what is not `alone` on all cores at once, and then the rest one by one."""
+    for item in items:
+        if item.path.stem in ALONE:
+            item.add_marker(pytest.mark.alone)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

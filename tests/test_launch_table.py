@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import subprocess
+import sys
 import time
 
 import psutil
 import pytest
+from conftest import ROOT
 from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # noqa: F401
 
 SLOW = pytest.mark.slow
@@ -340,6 +344,18 @@ def test_the_server_ends_with_the_kernel(own_kernel: Kernel) -> None:
         assert not [p for p in others if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
         if not ready:
             own_kernel.restart(now=True)
+
+
+def test_a_server_whose_kernel_is_gone_before_it_could_look_imports_nothing() -> None:
+    """A notebook may be over while the new Python still starts: on a busy machine that takes seconds."""
+    ours, its = socket.socketpair()
+    ours.close()
+    server = ROOT / "course_utils" / "engines" / "server.py"
+    command = [sys.executable, "-X", "importtime", str(server), str(its.fileno()), str(os.getpid())]
+    with its:
+        ended = subprocess.run(command, pass_fds=[its.fileno()], stderr=subprocess.PIPE, text=True, timeout=120)
+    imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
+    assert ended.returncode == 0 and "selectors" in imported and "torch" not in imported
 
 
 def test_what_watches_over_a_launch_may_be_killed_too(own_kernel: Kernel) -> None:

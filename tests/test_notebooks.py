@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Descendants, add_claims
+from _pytest.mark import ParameterSet
+from conftest import ROOT, Descendants, add_claims, tell
 
 from course_utils.claim import read, unshown_headlines
 
@@ -34,6 +35,11 @@ LESSONS = [path for path in NOTEBOOKS if path.parent.name == "notebooks"]
 
 def name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
+
+
+def params(paths: list[Path]) -> list[ParameterSet]:
+    """A lesson measures, so it runs alone. The notebooks of one name share a folder under runs/, so they never run at once."""
+    return [pytest.param(p, id=name(p), marks=[pytest.mark.xdist_group(p.stem), *([pytest.mark.alone] if p in LESSONS else [])]) for p in paths]
 
 
 @dataclass
@@ -80,16 +86,14 @@ def run_notebook(
     return Outcome(child.returncode == 0, text, seconds, left, read([claims]) if claims.exists() else [])
 
 
-def show(capsys: pytest.CaptureFixture[str], path: Path, outcome: Outcome, may_take_s: float | None = None) -> None:
-    """The run time and the claims, also when the test passes."""
-    with capsys.disabled():
-        print(f"\n  {name(path)}: {outcome.summary()}")
-        for claim in outcome.claims:
-            if claim["status"] != "shown":
-                print(f"    {claim['status']}: {claim['sentence']} ({claim['detail']})")
-        may_take_s = may_take_s or limit_s(path)
-        if outcome.seconds > may_take_s:
-            print(f"    longer than the {may_take_s:.0f} s that it may take on 2 idle cores")
+def show(request: pytest.FixtureRequest, path: Path, outcome: Outcome, may_take_s: float | None = None) -> None:
+    """Have the run time and the claims told at the end, also when the test passes."""
+    lines = [f"{name(path)}: {outcome.summary()}"]
+    lines += [f"  {claim['status']}: {claim['sentence']} ({claim['detail']})" for claim in outcome.claims if claim["status"] != "shown"]
+    may_take_s = may_take_s or limit_s(path)
+    if outcome.seconds > may_take_s:
+        lines.append(f"  longer than the {may_take_s:.0f} s that it may take on 2 idle cores")
+    tell(request, "\n".join(lines))
 
 
 def check(path: Path, outcome: Outcome) -> None:
@@ -103,10 +107,10 @@ def check(path: Path, outcome: Outcome) -> None:
 
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=name)
-def test_notebook_runs(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("path", params(NOTEBOOKS))
+def test_notebook_runs(path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> None:
     outcome = run_notebook(path, tmp_path, descendants)
-    show(capsys, path, outcome)
+    show(request, path, outcome)
     check(path, outcome)
     if path.parent.name == "notebooks":
         assert outcome.claims, "a lesson without a claim checks nothing"
@@ -116,9 +120,9 @@ def test_notebook_runs(path: Path, tmp_path: Path, descendants: Descendants, cap
 @pytest.mark.slow
 @pytest.mark.notebooks
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("path", LESSONS, ids=name)
+@pytest.mark.parametrize("path", params(LESSONS))
 def test_headline_is_shown_in_one_of_three_runs(
-    path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config
 ) -> None:
     """What a lesson is about must be seen: in a run of the tests before, or in one of three more. A headline that this machine cannot run is left out."""
     claims = add_claims(pytestconfig.cache, path, [])
@@ -126,7 +130,7 @@ def test_headline_is_shown_in_one_of_three_runs(
         if claims and not unshown_headlines(claims):
             break
         outcome = run_notebook(path, tmp_path, descendants)
-        show(capsys, path, outcome)
+        show(request, path, outcome)
         check(path, outcome)
         claims = add_claims(pytestconfig.cache, path, outcome.claims)
     assert any(claim["headline"] for claim in claims), "no claim of this lesson is its headline"
@@ -137,12 +141,12 @@ def test_headline_is_shown_in_one_of_three_runs(
 @pytest.mark.slow
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.parent.name == "solutions"], ids=name)
-def test_solution_runs_cold(path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("path", params([p for p in NOTEBOOKS if p.parent.name == "solutions"]))
+def test_solution_runs_cold(path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest) -> None:
     """With every rank a new Python: what a fork would hide (inherited state, unguarded scripts) shows."""
     before = time.time()
     outcome = run_notebook(path, tmp_path, descendants, {"COURSE_ENGINE": "cold"}, may_take_s=COLD_S)
-    show(capsys, path, outcome, COLD_S)
+    show(request, path, outcome, COLD_S)
     check(path, outcome)
     runs = [file for file in (ROOT / "runs" / path.stem).rglob("run.json") if file.stat().st_mtime >= before]
     engines = Counter(json.loads(file.read_text())["engine"] for file in runs)

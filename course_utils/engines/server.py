@@ -15,6 +15,7 @@ import json
 import logging
 import multiprocessing.util
 import os
+import select
 import selectors
 import signal
 import socket
@@ -182,6 +183,13 @@ class Server:
             self.launches.clear()
 
 
+def _closed(control: socket.socket) -> bool:
+    """Whether the other side is gone."""
+    poll = select.poll()
+    poll.register(control, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
 def main() -> None:
     """`server.py FD KERNEL_PID`: answers once, ready or why not, and then forks a supervisor for each socket that it is sent."""
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -190,6 +198,8 @@ def main() -> None:
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if _closed(control):
+        os._exit(0)  # it closed before that, and no signal comes
     sys.path[0] = ""  # the place of the script's folder, which each rank sets for itself
     why_not = preload()
     if not why_not:
