@@ -4,6 +4,7 @@ Times are in seconds, sizes in bytes, rates per second, unless a name says other
 number that is not an argument stands in `constants`. `python -m course_utils.predict FILE.json` predicts published cases.
 """
 
+from .choose import Choice, Strategy, Training, choose, strategies
 from .cluster import Budget, Cluster, ParallelRun, gpus_for_deadline, parallel_3d
 from .collectives import (
     Link,
@@ -25,6 +26,7 @@ from .compiling import BreakEven, crossing
 from .data_parallel import DDPStep, Layer, Span, buckets, ddp_step, equal_layers
 from .loading import LoaderRun, copy_s, loader_run, workers_needed
 from .memory import ModelStates, checkpoint_chain, pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory, zero_traffic
+from .number_formats import FORMATS, Format
 from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, ddp_traffic
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
 from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
@@ -36,13 +38,16 @@ from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
 
 __all__ = [
+    "FORMATS",
     "AmdahlFit",
     "Bottleneck",
     "Bracket",
     "BreakEven",
     "Budget",
+    "Choice",
     "Cluster",
     "DDPStep",
+    "Format",
     "Kernel",
     "Layer",
     "Link",
@@ -54,8 +59,10 @@ __all__ = [
     "ShardedStep",
     "SizeSweep",
     "Span",
+    "Strategy",
     "TensorParallelStep",
     "Traffic",
+    "Training",
     "Transformer",
     "all_gather",
     "all_reduce",
@@ -69,6 +76,7 @@ __all__ = [
     "buckets",
     "bus_bandwidth",
     "checkpoint_chain",
+    "choose",
     "copy_s",
     "crossing",
     "data_parallel_memory",
@@ -107,6 +115,7 @@ __all__ = [
     "slowest_of",
     "speedup_without",
     "spread_stages",
+    "strategies",
     "sync_calls",
     "tensor_parallel_step",
     "training_days",
