@@ -78,7 +78,7 @@ def strategies(
     DDP, ZeRO-1 and FSDP as in `ddp_step`, `zero_memory` and `fsdp_step`; FSDP holds the weights of two layers and the gradients of one besides its share.
     "recompute" keeps about sqrt(layers) layers' activations and computes forward twice (`checkpoint_chain`). The pipeline is 1F1B with a stage on each
     device; its first stage holds `ranks` micro-batches of its activations, or all of them where there are fewer. The functions take bytes and give
-    seconds: a sum over ranks, a gather (by its gathered size; a reduce-scatter counts the same), and a message to a neighbour. Updating the weights is left out.
+    seconds: a sum over ranks, a gather (by its gathered size; a reduce-scatter counts the same), and a message to a neighbour. Updates are left out.
     """
     count(ranks=ranks, micro_batches=micro_batches)
     t, n = training, ranks
