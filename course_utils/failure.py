@@ -48,7 +48,13 @@ def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
         return RankError(run, None, f"the launch did not end within its timeout of {timeout:g} s", "", stacks)
     if run.outcome == "log limit":
         return RankError(run, None, "a rank printed more than 512 MB, and the launch was stopped", "", stacks)
+    if run.job and run.outcome in ("cancelled", "lost"):
+        what = {"cancelled": "was cancelled", "lost": "is not known to Slurm any more, and has left no exit code"}[run.outcome]
+        return RankError(run, None, f"job {run.job['id']} {what}", _tail(Path(run.path, "launcher.log")), stacks)
     failed = [r for r in run.ranks if not r.ok and (r.error or r.exitcode is not None)]
+    if not failed and run.job:
+        words = " ".join(run.job[name] for name in ("state", "reason") if run.job[name])
+        return RankError(run, None, f"job {run.job['id']} on {run.job['nodes'] or 'no node'} ended: {words}", _tail(Path(run.path, "launcher.log")), stacks)
     if not failed:
         return RankError(run, None, "the launch ended before its ranks did", _tail(Path(run.path, "launcher.log")), stacks)
 
@@ -80,7 +86,8 @@ def _tail(path: Path, lines: int = 20) -> str:
 
 
 def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]) -> str:
-    parts = [f"rank {rank} failed first: {cause}" if rank is not None else cause]
+    on = {r.rank: f" on {r.node}" if r.node else "" for r in run.ranks}
+    parts = [f"rank {rank}{on.get(rank, '')} failed first: {cause}" if rank is not None else cause]
     if traceback:
         parts.append("\n" + fold(traceback).rstrip() + "\n")
     if stacks:
@@ -92,7 +99,7 @@ def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dic
         for r in echoes:
             assert r.error is not None
             first_line = (r.error["message"].strip().splitlines() or [""])[0][:160]
-            parts.append(f"  rank {r.rank}: {r.error['type']}: {first_line} (whole traceback: {r.log})")
+            parts.append(f"  rank {r.rank}{on[r.rank]}: {r.error['type']}: {first_line} (whole traceback: {r.log})")
     if rank is None and run.outcome == "timeout":
         parts.append("A rank that waits in a collective waits for a rank that does not call it. --timeout S gives the launch more time.")
     return "\n".join(parts)

@@ -77,8 +77,9 @@ def new_run_folder() -> Path:
         except FileExistsError:
             continue
     for old in _by_age(parent.iterdir())[:-KEEP]:
-        # run.json is written at the end: a folder without it may belong to a launch that still runs.
-        if (old / "run.json").exists() or time.time() - _changed(old) > 7 * 86400:
+        # run.json is written at the end: a folder without it may belong to a launch that still runs, and so may a job without an exit code.
+        ended = (old / "run.json").exists() and (not (old / "job.sbatch").exists() or (old / "exitcode").exists())
+        if ended or time.time() - _changed(old) > 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
     for old in _by_age(notebook_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)

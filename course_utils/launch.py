@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -13,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engines import KEEP_MEMORY, Handle, LaunchLost, Request, local, torchrun
+from .engines import KEEP_MEMORY, Handle, LaunchLost, Request, local, sbatch, slurm, torchrun
 from .failure import LaunchError, RankError, explain
 from .folders import new_run_folder
 from .machine import Machine, Placement, place
-from .run import Provenance, RankResult, Run, Sweep
+from .run import Provenance, Run, Sweep, launcher_statuses, read_ranks
 from .stream import ProgressBar, Stream
 
-ENGINES = ("auto", "local", "cold", "torchrun")
+ENGINES = ("auto", "local", "cold", "torchrun", "slurm")
 # What the kernel and a cluster's job leak into their children, and what would mislead a rank.
 _LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "COURSE_STORE", "COURSE_LINK", "PYDEVD_")
 _LEAKED_NAMES = {
@@ -44,6 +43,8 @@ def launch(
     max_restarts: int = 0,
     check: bool = True,
     quiet: bool = False,
+    dry: bool = False,
+    detach: bool = False,
 ) -> Run:
     """Run a script file on several ranks, as torchrun would, and wait for all of them.
 
@@ -51,15 +52,18 @@ def launch(
     ranks          how many; "auto": one for each GPU where there are two or more, otherwise 2
     args           its command line; every value is turned into a string
     timeout        seconds from the start of the ranks until they are stopped and their stacks shown
-    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", or "auto": torchrun for
-                   restarts, otherwise what COURSE_ENGINE says, or local
+    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", "slurm" (a job of a cluster), or "auto": torchrun
+                   for restarts, otherwise what COURSE_ENGINE says, or local
     env            variables to add for the ranks; None as a value removes one
+    nodes          machines that Slurm is asked for; `ranks` are those of all nodes together
     gpus_per_rank  GPUs of each rank, or "all"
     threads        threads of each rank; otherwise the cores are shared out
     device         "auto", "cuda", "cpu", or "shared": all ranks on one GPU over gloo
     max_restarts   how often torchrun restarts all ranks after a failure
     check          False returns the Run of a failed launch instead of raising
     quiet          True shows nothing while the ranks run
+    dry            True starts nothing: it shows the file that Slurm would get, or with engine="torchrun" the command for each node
+    detach         True leaves a job of Slurm to itself once it is submitted; `Run.load(PATH).refresh()` looks at it later
 
     Raises LaunchError before anything starts when the arguments are wrong, RankError when a rank fails or time runs out
     (its `.run` keeps the records), KeyboardInterrupt when you interrupt.
@@ -67,7 +71,9 @@ def launch(
     path = checked_script(script)
     if engine == "auto" and not max_restarts:
         engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
-    _check_arguments(args, timeout, engine, env, nodes, max_restarts)
+    _check_arguments(args, timeout, engine, env, nodes, max_restarts, dry, detach)
+    if engine == "slurm" or dry:
+        return _on_cluster(path, ranks, args, timeout, engine, env or {}, nodes, gpus_per_rank, threads, device, max_restarts, check, quiet, dry, detach)
     machine = Machine.here()
     try:
         placement = place(machine, ranks, gpus_per_rank, device, threads)
@@ -109,13 +115,75 @@ def launch(
             handle.close()
         run = _collect(request, placement, str(machine), handle.start, outcome, stream.records)
         run.save(folder / "run.json")
+    return _judge(run, outcome, request.timeout, check)
+
+
+def _judge(run: Run, outcome: dict[str, Any], timeout: float, check: bool) -> Run:
+    """A run that ended well, or need not; otherwise raises what its end means."""
     if run.outcome == "interrupted":
-        stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {folder}")
+        stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {run.path}")
         stop.run = run  # type: ignore[attr-defined]
         raise stop
     if check and not run.ok:
-        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items()}, request.timeout)
+        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}, timeout)
     return run
+
+
+def _on_cluster(
+    script: Path, ranks: int | str, args: Sequence[object], timeout: float, engine: str, env: Mapping[str, str | None], nodes: int,
+    gpus_per_rank: int | str, threads: int | None, device: str, max_restarts: int, check: bool, quiet: bool, dry: bool, detach: bool,
+) -> Run:  # fmt: skip
+    """A job of Slurm, or what would be started on several nodes."""
+    site = sbatch.load_site() if engine == "slurm" else sbatch.Site()
+    placement = sbatch.place_job(site, nodes, ranks, gpus_per_rank, device, threads)
+    leaves = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "TMPDIR")  # meant for this machine
+    here = _environment(placement, None)
+    rank_env = {k: v for k, v in here.items() if k not in leaves} | {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
+    request = Request(
+        script=str(script),
+        args=[str(a) for a in args],
+        world_size=placement.ranks,
+        env=rank_env,
+        cwd=_working_folder(),
+        folder="",
+        timeout=float(timeout),
+        package_path=str(Path(__file__).resolve().parent.parent),
+        kernel_pid=os.getpid(),
+        max_restarts=max_restarts,
+    )
+    with _deferred_interrupt() as interrupted:
+        folder = new_run_folder()
+        request.folder = str(folder)
+        if engine == "slurm":
+            file = slurm.write(request, placement, site, nodes, env)
+            shown, by_hand = file.read_text(), shlex.join(request.command)
+        else:
+            commands = sbatch.torchrun_commands(script, nodes, placement.ranks // nodes, request.args, max_restarts)
+            shown, by_hand = "\n".join(f"# on node {i}\n{command}" for i, command in enumerate(commands)), " & ".join(commands)
+        outcome: dict[str, Any] = {"cause": "dry", "wall_s": float("nan"), "ranks": {}}
+        records: list[list[dict[str, Any]]] = [[] for _ in range(placement.ranks)]
+        if not quiet:
+            print("\n".join([placement.sentence, *(shown.splitlines() if dry else [])]), flush=True)
+        if not dry:
+            handle = slurm.start(request, quiet)
+            if detach:
+                handle.ended, outcome = True, outcome | {"cause": "waiting", "job": handle.job}
+            else:
+                try:
+                    stream = Stream(folder, placement.ranks, quiet)
+                    outcome = _follow(handle, stream, interrupted)
+                    records = stream.records
+                finally:
+                    handle.close()
+        run = _collect(request, placement, "a cluster", engine, outcome, records)
+        run.command = by_hand
+        run.job = outcome.get("job")
+        run.save(folder / "run.json")
+    if detach:
+        if not quiet:
+            print(f"It goes on by itself: Run.load({str(folder / 'run.json')!r}).refresh() looks at it, `scancel {handle.number}` ends it.")
+        return run
+    return run if dry else _judge(run, outcome, request.timeout, check)
 
 
 def _working_folder() -> str:
@@ -143,7 +211,9 @@ def checked_script(script: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _check_arguments(args: Sequence[object], timeout: float, engine: str, env: Mapping[str, str | None] | None, nodes: int, max_restarts: int) -> None:
+def _check_arguments(
+    args: Sequence[object], timeout: float, engine: str, env: Mapping[str, str | None] | None, nodes: int, max_restarts: int, dry: bool, detach: bool
+) -> None:
     if isinstance(args, (str, bytes)) or not isinstance(args, Iterable):
         raise LaunchError(f"args must be a list, one element for each word of the command line; got {args!r}")
     if env is not None and not (isinstance(env, Mapping) and all(isinstance(name, str) and name and "=" not in name for name in env)):
@@ -152,11 +222,19 @@ def _check_arguments(args: Sequence[object], timeout: float, engine: str, env: M
         raise LaunchError(f"unknown engine {engine!r}; choose {', '.join(ENGINES)}")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
         raise LaunchError(f"timeout must be a number of seconds above 0; got {timeout!r}")
-    if nodes != 1:
-        raise LaunchError(f"engine {engine!r} starts ranks on this machine only; nodes must be 1, got {nodes!r}")
+    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        raise LaunchError(f"nodes must be a whole number from 1 on; got {nodes!r}")
+    if detach and engine != "slurm":
+        raise LaunchError(f"only a job of Slurm can be left to itself; engine {engine!r} cannot detach")
+    if dry and engine not in ("slurm", "torchrun"):
+        raise LaunchError(f"engine {engine!r} has nothing to show; dry is for engine 'slurm' (its file) and 'torchrun' (the command for each node)")
+    if nodes > 1 and engine == "torchrun" and not dry:
+        raise LaunchError("torchrun has to be started on each node by itself: dry=True (--dry) prints the commands, engine 'slurm' does it for you")
+    if nodes > 1 and engine != "slurm" and not dry:
+        raise LaunchError(f"engine {engine!r} starts ranks on this machine only; nodes must be 1, got {nodes!r}, or choose engine 'slurm'")
     if not isinstance(max_restarts, int) or isinstance(max_restarts, bool) or max_restarts < 0:
         raise LaunchError(f"max_restarts must be a whole number from 0 on; got {max_restarts!r}")
-    if max_restarts and engine not in ("auto", "torchrun"):
+    if max_restarts and engine not in ("auto", "torchrun", "slurm"):
         raise LaunchError(f"engine {engine!r} does not restart ranks; leave the engine out or choose 'torchrun'")
 
 
@@ -207,28 +285,10 @@ def _follow(handle: Handle, stream: Stream, interrupted: threading.Event) -> dic
 
 def _collect(request: Request, placement: Placement, machine: str, start: str, outcome: dict[str, Any], records: list[list[dict[str, Any]]]) -> Run:
     folder = Path(request.folder)
-    seen_by_torchrun = torchrun.exit_codes(folder) if request.command else {}
-    ended_well = request.command and outcome["ranks"].get("-1", {}).get("exitcode") == 0
-    ranks = []
-    for rank in range(request.world_size):
-        log = folder / f"rank{rank}.log"
-        log.touch()
-        status = outcome["ranks"].get(str(rank), {})
-        if request.command:
-            code = 0 if ended_well else seen_by_torchrun.get(rank)
-            name = signal.Signals(-code).name if code is not None and -code in set(signal.Signals) else None
-            status = {"exitcode": code, "signal": name}
-        result = RankResult(rank, status.get("exitcode"), status.get("signal"), records[rank], str(log))
-        error, stack = folder / f"rank{rank}.error.json", folder / f"rank{rank}.stack"
-        if error.exists() and not result.ok:
-            result.error = json.loads(error.read_text())
-            with open(log, "a") as file:
-                file.write(result.error["traceback"])
-        if stack.exists() and stack.stat().st_size:
-            result.stack = stack.read_text(errors="replace")
-        elif stack.exists():
-            stack.unlink()
-        ranks.append(result)
+    statuses: dict[int, dict[str, Any]] = {int(rank): status for rank, status in outcome["ranks"].items()}
+    if request.command:
+        statuses = launcher_statuses(folder, request.world_size, statuses.get(-1, {}).get("exitcode") == 0)
+    ranks = read_ranks(folder, request.world_size, statuses, records)
     cause = outcome["cause"] or ("failed" if not all(r.ok for r in ranks) else "finished")
     return Run(
         ranks=ranks,

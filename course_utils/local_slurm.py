@@ -248,8 +248,9 @@ def _write_files(cluster: Cluster, index: int) -> None:
     key.write_bytes(os.urandom(1024))
     key.chmod(0o400)
     address = f"198.18.{index}.254" if cluster.bridge else "127.0.0.1"
-    hosts = [f"127.0.0.1 localhost\n{address} {host}\n", *(f"{a} {n}\n" for a, n in zip(cluster.addresses, cluster.nodes, strict=True))]
-    (path / "hosts").write_text("".join(hosts))
+    names = {"127.0.0.1": "localhost", address: host, **dict(zip(cluster.addresses, cluster.nodes, strict=True))}
+    # The second line of each keeps PyTorch, which asks so for the name of whoever has called, from waiting for a name server and from warnings.
+    (path / "hosts").write_text("::1 localhost\n" + "".join(f"{a} {name}\n::ffff:{a} {name}.inside\n" for a, name in names.items()))
     lines = [
         "ClusterName=course", f"SlurmctldHost={host}({address})", f"SlurmctldPort={_port(index)}", f"SlurmUser={me}", f"SlurmdUser={me}",
         "AuthType=auth/munge", f"AuthInfo=socket={path}/munge.socket,cred_expire=5",  # otherwise a requeued job waits for two minutes

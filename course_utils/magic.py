@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .bundle import save_bundle
+from .extras import EXTRAS, missing
 from .failure import CourseError, LaunchError, RankError
 from .folders import save_script
 from .launch import ENGINES, checked_script, launch
@@ -52,8 +53,12 @@ def _ranks_parser() -> argparse.ArgumentParser:
     parser.add_argument("--file", default="cell.py", metavar="NAME.py", help="keep the cell as this file, which later cells' scripts can import")
     parser.add_argument("--no-launch", action="store_true", help="only keep the file")
     parser.add_argument("--save", metavar="DIR", help="leave a folder that runs elsewhere: the script and what it imports")
+    parser.add_argument("--needs", choices=sorted(EXTRAS), help="an optional package; where it is missing the cell is only kept, and NAME is None")
     parser.add_argument("--expect-error", action="store_true", help="the launch must fail; show the error, and do not stop the notebook")
-    parser.add_argument("--engine", default="auto", choices=ENGINES, help="local (warm where possible), cold, or torchrun")
+    parser.add_argument("--engine", default="auto", choices=ENGINES, help="local (warm where possible), cold, torchrun, or slurm")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="machines that Slurm is asked for; the ranks are those of all together")
+    parser.add_argument("--dry", action="store_true", help="start nothing: show the file for Slurm, or with --engine torchrun the command for each node")
+    parser.add_argument("--detach", action="store_true", help="leave the job to Slurm; later, Run.load(PATH).refresh() looks at it")
     parser.add_argument("--gpus-per-rank", default=1, type=_number_or("all"), metavar="N|all")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of each rank; otherwise the cores are shared out")
     parser.add_argument("--device", default="auto", choices=["auto", "cuda", "cpu", "shared"], help="shared: all ranks on one GPU, over gloo")
@@ -82,11 +87,16 @@ def ranks(line: str, cell: str, namespace: dict[str, Any]) -> Run | None:
         if options.output:
             namespace[options.output] = script
         return None
+    if options.needs and (lacking := missing(options.needs)):
+        print(f"kept as {script.name}, and not run: it {lacking}")
+        if options.output:
+            namespace[options.output] = None
+        return None
     run: Run | None = None
     try:
         run = launch(
             script, options.ranks, args, timeout=options.timeout, engine=options.engine, gpus_per_rank=options.gpus_per_rank, threads=options.threads,
-            device=options.device, max_restarts=options.max_restarts, quiet=options.quiet,
+            device=options.device, max_restarts=options.max_restarts, quiet=options.quiet, nodes=options.nodes, dry=options.dry, detach=options.detach,
         )  # fmt: skip
     except RankError as error:
         run = error.run

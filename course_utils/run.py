@@ -6,6 +6,8 @@ import html
 import json
 import math
 import platform
+import re
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from . import jobs
 from .units import readable, span, unit_of_name
 
+# A launcher's closing table; what torchrun says of a rank that could not speak for itself.
+_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 KINDS = ("measured", "recorded", "published", "predicted", "emulated")
 
 
@@ -172,6 +177,7 @@ class RankResult:
     log: str = ""
     error: dict[str, Any] | None = None  # {"time", "type", "message", "traceback"}
     stack: str | None = None  # where it stood when the launch was stopped
+    node: str = ""  # the name of its machine, when it ran on a cluster
 
     @property
     def ok(self) -> bool:
@@ -202,8 +208,9 @@ class Run:
     placement: str
     wall_s: float
     path: str
-    outcome: str = "finished"  # finished, failed, timeout, interrupted
+    outcome: str = "finished"  # finished, failed, timeout, interrupted; of a job also waiting, running, cancelled, lost, or dry for one that was only written
     provenance: Provenance = field(default_factory=Provenance)
+    job: dict[str, str] | None = None  # of Slurm: its id, state, reason and nodes, in Slurm's words
 
     @property
     def world_size(self) -> int:
@@ -245,6 +252,26 @@ class Run:
         raw["provenance"] = Provenance(**raw["provenance"])
         return cls(**raw)
 
+    def refresh(self, wait_s: float = 0.0) -> Run:
+        """Look again at a job that was left to itself (`detach`), for at most `wait_s` seconds until it ends; keeps and returns what is known now.
+
+        Raises ValueError for a run that is no job of Slurm.
+        """
+        if self.job is None:
+            raise ValueError("only a job of Slurm can be looked at again; this run ended with its launch")
+        until = time.monotonic() + wait_s
+        while True:
+            now = outcome_of_job(self.job["id"], self.path)
+            ended = now["cause"] not in ("waiting", "running")
+            if ended or time.monotonic() >= until:
+                break
+            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        self.job, self.wall_s = now["job"], now["wall_s"]
+        self.ranks = read_ranks(Path(self.path), self.world_size, launcher_statuses(Path(self.path), self.world_size, now["code"] == 0))
+        self.outcome = now["cause"] or ("finished" if all(r.ok for r in self.ranks) else "failed")
+        self.save(Path(self.path, "run.json"))
+        return self
+
     def table(self) -> list[tuple[str, ...]]:
         """One row a rank: rank, how it ended, records, last values."""
         rows: list[tuple[str, ...]] = []
@@ -253,7 +280,7 @@ class Run:
             for record in r.records:
                 last.update({k: v for k, v in record.items() if k not in ("time", "progress") and not isinstance(v, list)})
             shown = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in list(last.items())[:6])
-            rows.append((str(r.rank), r.ended, str(len(r.records)), shown))
+            rows.append((f"{r.rank} on {r.node}" if r.node else str(r.rank), r.ended, str(len(r.records)), shown))
         return rows
 
     def __repr__(self) -> str:
@@ -261,12 +288,75 @@ class Run:
         return f"{self._headline()}\n" + _columns(rows) + f"\nby hand: {self.command}"
 
     def _headline(self) -> str:
-        return f"{Path(self.script).name}: {self.world_size} ranks, {self.engine}, {self.wall_s:.2f} s, {self.outcome}"
+        how = f"{self.engine} job {self.job['id']}" if self.job else self.engine
+        return f"{Path(self.script).name}: {self.world_size} ranks, {how}, {self.wall_s:.2f} s, {self.outcome}"
 
     def _repr_html_(self) -> str:
         head = "<tr><th>rank</th><th>ended</th><th>records</th><th style='text-align:left'>last values</th></tr>"
         body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.table())
         return f"<p>{html.escape(self._headline())}</p><table>{head}{body}</table><p>By hand: <code>{html.escape(self.command)}</code></p>"
+
+
+def read_ranks(
+    folder: Path, world_size: int, statuses: Mapping[int, Mapping[str, Any]], records: Sequence[list[dict[str, Any]]] | None = None
+) -> list[RankResult]:
+    """What the ranks of a launch left in its folder. `statuses` are their ends (exitcode, signal), `records` what was already read of their reports."""
+    ranks, on_cluster = [], (folder / "job.sbatch").exists()
+    for rank in range(world_size):
+        log, error, stack = (folder / f"rank{rank}.{kind}" for kind in ("log", "error.json", "stack"))
+        log.touch()
+        status = statuses.get(rank, {})
+        result = RankResult(rank, status.get("exitcode"), status.get("signal"), records[rank] if records else _reported(folder / f"rank{rank}.jsonl"), str(log))
+        if error.exists() and not result.ok:
+            result.error = json.loads(error.read_text())
+            with open(log, "r+") as file:
+                if not file.read().endswith(result.error["traceback"]):
+                    file.write(result.error["traceback"])
+        if stack.exists() and stack.stat().st_size:
+            result.stack = stack.read_text(errors="replace")
+        elif stack.exists() and not on_cluster:  # where it may yet be written to
+            stack.unlink()
+        if on_cluster and (place := folder / f"rank{rank}.pid").exists():
+            result.node = "".join(place.read_text().split()[1:2])
+        ranks.append(result)
+    return ranks
+
+
+def _reported(path: Path) -> list[dict[str, Any]]:
+    records = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue  # the last line of a rank that was killed while it wrote
+    return records
+
+
+def launcher_statuses(folder: Path, world_size: int, ended_well: bool) -> dict[int, dict[str, Any]]:
+    """How the ranks ended that a torchrun started, on one node or on several: all well, or as it says of those that it saw fail."""
+    if ended_well:
+        return {rank: {"exitcode": 0, "signal": None} for rank in range(world_size)}
+    found = {}
+    for path in [folder / "launcher.log", *folder.glob("node*.log")]:
+        for rank, code in _FAILURE.findall(path.read_text(errors="replace")) if path.exists() else ():
+            name = signal.Signals(-int(code)).name if -int(code) in set(signal.Signals) else None
+            found[int(rank)] = {"exitcode": int(code), "signal": name}
+    return found
+
+
+def outcome_of_job(number: str, folder: str | Path) -> dict[str, Any]:
+    """How a job stands: `cause` (waiting, running, timeout, cancelled, lost; empty when its ranks tell it), `code`, `wall_s` and Slurm's own words in `job`."""
+    job = jobs.look(number)
+    if job is None:  # Slurm has forgotten it, and it has left its exit code
+        try:
+            code: int | None = int(Path(folder, "exitcode").read_text())
+        except (OSError, ValueError):
+            code = None
+        job = jobs.Job("LOST" if code is None else "FAILED" if code else "COMPLETED", code=code)
+    causes = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "cancelled", "LOST": "lost"}
+    cause = "waiting" if job.waits else "running" if not job.ended else causes.get(job.state, "")
+    code = 0 if job.state == "COMPLETED" else job.code or 1
+    return {"cause": cause, "code": code, "wall_s": job.run_s, "job": {"id": number, "state": job.state, "reason": job.reason, "nodes": job.nodes}}
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -52,17 +52,20 @@ def test_defaults(calls: list[Any]) -> None:
     assert isinstance(ranks("", "x = 1\n", {}), Run)
     (script, n, args), settings = calls[0]
     assert (n, args) == ("auto", [])
-    assert settings == {"timeout": 120.0, "engine": "auto", "gpus_per_rank": 1, "threads": None, "device": "auto", "max_restarts": 0, "quiet": False}
+    alone = {"nodes": 1, "dry": False, "detach": False}
+    assert settings == {"timeout": 120.0, "engine": "auto", "gpus_per_rank": 1, "threads": None, "device": "auto", "max_restarts": 0, "quiet": False} | alone
     assert Path(script).name.startswith("cell-") and Path(script).read_text().splitlines()[1] == "x = 1"
 
 
 def test_every_option(calls: list[Any]) -> None:
     namespace: dict[str, Any] = {}
-    line = "3 -o result --timeout 2.5 --engine cold --gpus-per-rank all --threads 4 --device cpu --max-restarts 0 --quiet -- --lr 0.1 -o 'a b' -- x"
+    options = "--gpus-per-rank all --threads 4 --device cpu --max-restarts 0 --quiet --nodes 3 --dry --detach"
+    line = f"3 -o result --timeout 2.5 --engine slurm {options} -- --lr 0.1 -o 'a b' -- x"
     assert ranks(line, "x = 1", namespace) is None and isinstance(namespace["result"], Run)
     (_, n, args), settings = calls[0]
     assert (n, args) == (3, ["--lr", "0.1", "-o", "a b", "--", "x"])
-    assert settings == {"timeout": 2.5, "engine": "cold", "gpus_per_rank": "all", "threads": 4, "device": "cpu", "max_restarts": 0, "quiet": True}
+    several = {"nodes": 3, "dry": True, "detach": True}
+    assert settings == {"timeout": 2.5, "engine": "slurm", "gpus_per_rank": "all", "threads": 4, "device": "cpu", "max_restarts": 0, "quiet": True} | several
 
 
 @pytest.mark.parametrize(

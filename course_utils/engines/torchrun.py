@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from . import Handle, Request
 from .local import start_cold
 
 CHILD = Path(__file__).resolve().parent / "child.py"
-# torchrun's closing table; what it says of a rank that could not speak for itself.
-_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 
 
 def start(request: Request) -> Handle:
@@ -24,12 +21,3 @@ def start(request: Request) -> Handle:
     handle = start_cold(request)
     handle.start = "torchrun"
     return handle
-
-
-def exit_codes(folder: Path) -> dict[int, int]:
-    """rank -> exit code (negative for a signal) of the ranks that torchrun saw fail."""
-    try:
-        text = (folder / "launcher.log").read_text(errors="replace")
-    except OSError:
-        return {}
-    return {int(rank): int(code) for rank, code in _FAILURE.findall(text)}

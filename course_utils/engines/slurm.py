@@ -1,0 +1,118 @@
+"""Ranks on the nodes of a cluster: a job that Slurm queues, watched through Slurm's own words and the files that the ranks leave."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import jobs
+from ..failure import LaunchError
+from ..machine import Placement
+from ..run import outcome_of_job
+from . import Handle, Request
+from .sbatch import Site, job_file
+
+STOP_S = 10.0  # for a cancelled job to end; Slurm goes on ending it alone
+SILENT_S = 120.0  # without an answer from Slurm a job is given up, though it may go on
+
+
+class JobHandle(Handle):
+    """A submitted job, with the same face as ranks on this machine."""
+
+    def __init__(self, number: str, request: Request, quiet: bool):
+        self.number, self.request, self.quiet = number, request, quiet
+        self.start = "slurm"
+        self.folder = Path(request.folder)
+        self.cause = ""  # why we end it: timeout, interrupted
+        self.job: dict[str, str] = {"id": number, "state": "", "reason": "", "nodes": ""}
+        self.ended = False
+        self.last = ""  # what was said last of its state
+        self.next_look = 0.0
+        self.submitted = self.answered = time.monotonic()
+        self.ranks_since = self.stop_at = float("inf")
+
+    def wait(self, seconds: float) -> dict[str, Any] | None:
+        """The outcome when the job has ended; otherwise None, after `seconds`. Ends it when its ranks have had their time."""
+        time.sleep(seconds)
+        now = time.monotonic()
+        if self.cause != "" and now > self.stop_at:
+            return self._outcome({})
+        if self.ranks_since == float("inf") and any(self.folder.glob("rank*.pid")):
+            self.ranks_since = now
+        over = now - self.ranks_since - self.request.timeout
+        if self.cause == "" and (over > 3.0 or over > 0.2 and all(p.stat().st_size for p in self.folder.glob("rank*.stack"))):
+            self._cancel("timeout")  # by now each rank has left its stack, as it was told at its start
+        if now < self.next_look:
+            return None
+        self.next_look = now + (0.5 if now - self.submitted < 60 or self.cause else 5.0)
+        try:
+            found = outcome_of_job(self.number, self.folder)
+        except jobs.NoAnswer as error:
+            if now - self.answered < SILENT_S:
+                return None
+            self._say(f"no answer from Slurm for {SILENT_S:.0f} s ({error}); job {self.number} may go on")
+            return self._outcome({"cause": "lost"})
+        self.answered, self.job = now, found["job"]
+        if found["cause"] == "waiting":
+            self.ranks_since = float("inf")  # it was queued again, perhaps, and its ranks have all their time
+            reason = self.job["reason"]
+            self._say(f"job {self.number} waits ({reason})" if reason else f"job {self.number} waits")
+        elif found["cause"] == "running":
+            self._say("job {} runs on {}".format(self.number, self.job["nodes"]))
+        else:
+            return self._outcome(found)
+        return None
+
+    def stop(self) -> None:
+        """Cancel the job; `wait` then gives the outcome."""
+        self._cancel("interrupted")
+
+    def close(self) -> None:
+        if not self.ended:  # something went wrong on our side
+            self._cancel("interrupted")
+
+    def _cancel(self, cause: str) -> None:
+        if self.cause:
+            return
+        self.cause, self.stop_at, self.next_look = cause, time.monotonic() + STOP_S, 0.0
+        try:
+            jobs.cancel(self.number)
+        except jobs.NoAnswer as error:
+            self._say(f"job {self.number} could not be cancelled ({error}); try scancel {self.number}")
+
+    def _outcome(self, found: dict[str, Any]) -> dict[str, Any]:
+        self.ended = True
+        known = {"cause": "", "code": 1, "wall_s": float("nan"), "job": self.job} | found
+        return {**known, "cause": self.cause or known["cause"], "ranks": {"-1": {"exitcode": known["code"]}}}
+
+    def _say(self, words: str) -> None:
+        if words != self.last and not self.quiet:
+            print(words, flush=True)
+        self.last = words
+
+
+def write(request: Request, placement: Placement, site: Site, nodes: int, given: Mapping[str, str | None]) -> Path:
+    """Write the job's file into the folder of the launch; returns its path."""
+    path = Path(request.folder, "job.sbatch")
+    path.write_text(job_file(request, placement, site, nodes, given))
+    request.command = ["sbatch", str(path)]
+    return path
+
+
+def start(request: Request, quiet: bool) -> JobHandle:
+    """Hand the written file to Slurm. Raises LaunchError, in a line that names the file, where there is no Slurm, or it refuses the job."""
+    path = request.command[1]
+    if not jobs.available():
+        raise LaunchError(
+            f"there is no Slurm here (no sbatch and scontrol on the path); the job is written, for a machine that has it: {shlex.join(request.command)}"
+        )
+    try:
+        number = jobs.submit(path, request.env)
+    except jobs.NoAnswer as error:
+        raise LaunchError(f"Slurm does not take the job: {error}; its file is {path}") from None
+    if not quiet:
+        print(f"job {number} is submitted: {path}", flush=True)
+    return JobHandle(number, request, quiet)

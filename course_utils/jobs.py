@@ -1,0 +1,110 @@
+"""Talking to Slurm: submit, look at and cancel a job. Every question has a time limit, for Slurm's programs wait for ever on a dead cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ANSWER_S = 20.0
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING", "SPECIAL_EXIT")
+RUNNING = ("RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED")
+# What may come after `scontrol show job` or `sacct` forgot a job, or never knew it.
+_UNKNOWN = re.compile(r"invalid job id|not found|accounting storage is disabled|no such file", re.I)
+
+
+class NoAnswer(Exception):
+    """Slurm did not answer, or refused; the message has its words."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a job stands: Slurm's word for its state, why it waits or ended so, its nodes as Slurm writes them, and for how long it has run (seconds)."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    run_s: float = float("nan")
+    code: int | None = None  # of the batch script, once it has ended; negative for a signal
+
+    @property
+    def waits(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in WAITING + RUNNING
+
+
+def available() -> bool:
+    """Whether Slurm's programs are on the path."""
+    return shutil.which("sbatch") is not None and shutil.which("scontrol") is not None
+
+
+def submit(path: str, env: Mapping[str, str] | None = None) -> str:
+    """Hand a batch file to Slurm; returns the number of the job. Raises NoAnswer with Slurm's reason when it is refused."""
+    return _ask(["sbatch", "--parsable", path], env).strip().splitlines()[-1].partition(";")[0]
+
+
+def cancel(number: str) -> None:
+    """End a job, whether it waits or runs; nothing happens when it has ended. Raises NoAnswer."""
+    try:
+        _ask(["scancel", number])
+    except NoAnswer as error:
+        if not _UNKNOWN.search(str(error)):
+            raise
+
+
+def look(number: str) -> Job | None:
+    """How a job stands; None when Slurm has forgotten it, which it does some minutes after the end. Raises NoAnswer when it does not answer."""
+    try:
+        return parse(_ask(["scontrol", "--oneliner", "show", "job", number]))
+    except NoAnswer as error:
+        if not _UNKNOWN.search(str(error)):
+            raise
+    try:  # where the cluster keeps accounts it remembers for longer
+        answer = _ask(["sacct", "--noheader", "--parsable2", "--allocations", "--jobs", number, "--format", "State,ExitCode,NodeList,ElapsedRaw"])
+    except NoAnswer:
+        return None
+    line = (answer.strip().splitlines() or [""])[-1].split("|")
+    return Job(line[0].split()[0], "", line[2], float(line[3] or "nan"), _code(line[1])) if len(line) == 4 and line[0] else None
+
+
+def parse(text: str) -> Job:
+    """What `scontrol --oneliner show job` says of one job. Raises NoAnswer for other text."""
+    found = dict(re.findall(r"(?:^|\s)(JobState|Reason|RunTime|NodeList|ExitCode|DerivedExitCode)=(\S*)", text))
+    if "JobState" not in found:
+        raise NoAnswer(f"scontrol says something that is no job: {text.strip()[:200]!r}")
+    known = {name: "" if value in ("None", "(null)", "N/A") else value for name, value in found.items()}
+    clock = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", known.get("RunTime", ""))
+    run_s = sum(int(n or 0) * k for n, k in zip(clock.groups(), (86400, 3600, 60, 1), strict=True)) if clock else float("nan")
+    return Job(known["JobState"], known.get("Reason", ""), known.get("NodeList", ""), float(run_s), _code(known.get("ExitCode", "")))
+
+
+def _code(text: str) -> int | None:
+    """Slurm's CODE:SIGNAL as Python's exit code."""
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    return (-int(match[2]) if int(match[2]) else int(match[1])) if match else None
+
+
+def _ask(command: list[str], env: Mapping[str, str] | None = None) -> str:
+    try:
+        answer = subprocess.run(
+            command, env=_clean(os.environ if env is None else env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
+        )
+    except FileNotFoundError:
+        raise NoAnswer(f"there is no {command[0]} here: no such file") from None
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"{command[0]} has not answered for {ANSWER_S:.0f} s") from None
+    if answer.returncode:
+        words = [line.strip() for line in answer.stderr.splitlines() if line.strip()] or [f"{command[0]} ended with exit code {answer.returncode}"]
+        raise NoAnswer(words[0] if len(words) == 1 else "; ".join(words[:3]))
+    return answer.stdout
+
+
+def _clean(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what an outer job left in it, for sbatch would take that as options."""
+    return {k: v for k, v in env.items() if not k.startswith("SLURM_") or k == "SLURM_CONF"}
