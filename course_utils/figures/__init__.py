@@ -1,7 +1,10 @@
 """Every plot of the course. Each function returns a `Figure`, which shows itself with a sentence that says what to see."""
 
+from .brackets import brackets
 from .break_even import break_even
 from .compare import bars, lines, speedup
+from .formats import formats
+from .histogram import histogram
 from .look import Figure
 from .memory import memory
 from .pages import pages
@@ -11,6 +14,7 @@ from .ranks import rank_timeline, who_has_what
 from .ratios import ratios
 from .residuals import Residuals, residuals
 from .ring import collectives, ring
+from .scale import loss_scale
 from .schedule import schedule
 from .script_diff import Diff, diff
 from .sizes import sizes
@@ -21,11 +25,15 @@ __all__ = [
     "Figure",
     "Residuals",
     "bars",
+    "brackets",
     "collectives",
     "break_even",
     "diff",
+    "formats",
+    "histogram",
     "images",
     "lines",
+    "loss_scale",
     "memory",
     "pages",
     "parts",
