@@ -72,18 +72,18 @@ def launch(
     if engine == "auto" and not max_restarts:
         engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
     _check_arguments(args, timeout, engine, env, nodes, max_restarts, dry, detach)
-    if engine == "slurm" or dry:
-        return _on_cluster(path, ranks, args, timeout, engine, env or {}, nodes, gpus_per_rank, threads, device, max_restarts, check, quiet, dry, detach)
+    cluster = engine == "slurm" or dry
+    site = sbatch.load_site() if engine == "slurm" else sbatch.Site()
     machine = Machine.here()
     try:
-        placement = place(machine, ranks, gpus_per_rank, device, threads)
+        placement = sbatch.place_job(site, nodes, ranks, gpus_per_rank, device, threads) if cluster else place(machine, ranks, gpus_per_rank, device, threads)
     except ValueError as error:
         raise LaunchError(str(error)) from None
-    cwd, rank_env = _working_folder(), _environment(placement, env)
+    cwd, rank_env = _working_folder(), _environment(placement, env, cluster)
     if not quiet:
         print(placement.sentence, flush=True)
     through_torchrun = engine == "torchrun" or (engine == "auto" and max_restarts > 0)
-    asked_for_new = engine == "cold" or through_torchrun
+    asked_for_new = engine == "cold" or through_torchrun or cluster
     why_cold = "" if asked_for_new else local.server.why_cold(rank_env)
     # From here on an interrupt has to end the ranks first, and waits for its turn.
     with _deferred_interrupt() as interrupted:
@@ -101,7 +101,13 @@ def launch(
             max_restarts=max_restarts,
         )
         stream = Stream(folder, placement.ranks, quiet)
-        if through_torchrun:
+        if engine == "slurm":
+            slurm.write(request, placement, site, nodes, env or {})
+        if dry:
+            return _dry(request, placement, nodes, engine, quiet)
+        if engine == "slurm":
+            handle: Handle = slurm.start(request, nodes, quiet, detach)
+        elif through_torchrun:
             handle = torchrun.start(request)
         elif asked_for_new:
             handle = local.start_cold(request)
@@ -113,77 +119,33 @@ def launch(
             outcome = _follow(handle, stream, interrupted)
         finally:
             handle.close()
-        run = _collect(request, placement, str(machine), handle.start, outcome, stream.records)
+        run = _collect(request, placement, handle.where or str(machine), handle.start, outcome, stream.records)
         run.save(folder / "run.json")
-    return _judge(run, outcome, request.timeout, check)
-
-
-def _judge(run: Run, outcome: dict[str, Any], timeout: float, check: bool) -> Run:
-    """A run that ended well, or need not; otherwise raises what its end means."""
+    if detach:
+        return run
     if run.outcome == "interrupted":
-        stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {run.path}")
+        stop = KeyboardInterrupt(f"the launch was stopped; its records so far are kept in {folder}")
         stop.run = run  # type: ignore[attr-defined]
         raise stop
     if check and not run.ok:
-        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}, timeout)
+        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}, request.timeout)
     return run
 
 
-def _on_cluster(
-    script: Path, ranks: int | str, args: Sequence[object], timeout: float, engine: str, env: Mapping[str, str | None], nodes: int,
-    gpus_per_rank: int | str, threads: int | None, device: str, max_restarts: int, check: bool, quiet: bool, dry: bool, detach: bool,
-) -> Run:  # fmt: skip
-    """A job of Slurm, or what would be started on several nodes."""
-    site = sbatch.load_site() if engine == "slurm" else sbatch.Site()
-    placement = sbatch.place_job(site, nodes, ranks, gpus_per_rank, device, threads)
-    leaves = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES", "TMPDIR")  # meant for this machine
-    here = _environment(placement, None)
-    rank_env = {k: v for k, v in here.items() if k not in leaves} | {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
-    request = Request(
-        script=str(script),
-        args=[str(a) for a in args],
-        world_size=placement.ranks,
-        env=rank_env,
-        cwd=_working_folder(),
-        folder="",
-        timeout=float(timeout),
-        package_path=str(Path(__file__).resolve().parent.parent),
-        kernel_pid=os.getpid(),
-        max_restarts=max_restarts,
-    )
-    with _deferred_interrupt() as interrupted:
-        folder = new_run_folder()
-        request.folder = str(folder)
-        if engine == "slurm":
-            file = slurm.write(request, placement, site, nodes, env)
-            shown, by_hand = file.read_text(), shlex.join(request.command)
-        else:
-            commands = sbatch.torchrun_commands(script, nodes, placement.ranks // nodes, request.args, max_restarts)
-            shown, by_hand = "\n".join(f"# on node {i}\n{command}" for i, command in enumerate(commands)), " & ".join(commands)
-        outcome: dict[str, Any] = {"cause": "dry", "wall_s": float("nan"), "ranks": {}}
-        records: list[list[dict[str, Any]]] = [[] for _ in range(placement.ranks)]
-        if not quiet:
-            print("\n".join([placement.sentence, *(shown.splitlines() if dry else [])]), flush=True)
-        if not dry:
-            handle = slurm.start(request, quiet)
-            if detach:
-                handle.ended, outcome = True, outcome | {"cause": "waiting", "job": handle.job}
-            else:
-                try:
-                    stream = Stream(folder, placement.ranks, quiet)
-                    outcome = _follow(handle, stream, interrupted)
-                    records = stream.records
-                finally:
-                    handle.close()
-        run = _collect(request, placement, "a cluster", engine, outcome, records)
-        run.command = by_hand
-        run.job = outcome.get("job")
-        run.save(folder / "run.json")
-    if detach:
-        if not quiet:
-            print(f"It goes on by itself: Run.load({str(folder / 'run.json')!r}).refresh() looks at it, `scancel {handle.number}` ends it.")
-        return run
-    return run if dry else _judge(run, outcome, request.timeout, check)
+def _dry(request: Request, placement: Placement, nodes: int, engine: str, quiet: bool) -> Run:
+    """Show what would be started, and keep it as a run that did not."""
+    if engine == "slurm":
+        shown = Path(request.command[1]).read_text()
+    else:
+        commands = sbatch.torchrun_commands(request.script, nodes, placement.ranks // nodes, request.args, request.max_restarts)
+        shown = "".join(f"# on node {i}\n{command}\n" for i, command in enumerate(commands))
+        request.command = ["torchrun"]
+    if not quiet:
+        print(shown, end="", flush=True)
+    run = _collect(request, placement, "", engine, {"cause": "dry", "wall_s": float("nan"), "ranks": {}}, [[] for _ in range(placement.ranks)])
+    run.command = run.command if engine == "slurm" else shown
+    run.save(Path(request.folder, "run.json"))
+    return run
 
 
 def _working_folder() -> str:
@@ -238,11 +200,15 @@ def _check_arguments(
         raise LaunchError(f"engine {engine!r} does not restart ranks; leave the engine out or choose 'torchrun'")
 
 
-def _environment(placement: Placement, extra: Mapping[str, str | None] | None) -> dict[str, str]:
+def _environment(placement: Placement, extra: Mapping[str, str | None] | None, cluster: bool = False) -> dict[str, str]:
     env = KEEP_MEMORY | {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
-    loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
-    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        env.setdefault(name, loopback)  # ranks of one machine have no business on the network
+    if cluster:
+        env = {k: v for k, v in env.items() if k not in ("CUDA_VISIBLE_DEVICES", "TMPDIR")}  # which are this machine's
+        env |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
+    else:
+        loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
+        for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            env.setdefault(name, loopback)  # ranks of one machine have no business on the network
     env |= {"MPLBACKEND": "Agg", **placement.env}
     for name, value in (extra or {}).items():
         if value is None:
@@ -301,11 +267,14 @@ def _collect(request: Request, placement: Placement, machine: str, start: str, o
         path=request.folder,
         outcome=cause,
         provenance=Provenance.here(machine),
+        job=outcome.get("job"),
     )
 
 
 def _by_hand(request: Request, placement: Placement) -> str:
     """The command that repeats this launch from a terminal."""
+    if request.command[:1] == ["sbatch"]:
+        return shlex.join(request.command)
     changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
     given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""

@@ -275,12 +275,13 @@ class Run:
     def table(self) -> list[tuple[str, ...]]:
         """One row a rank: rank, how it ended, records, last values."""
         rows: list[tuple[str, ...]] = []
+        yet = {"waiting": "waits", "running": "runs", "dry": "not started"}.get(self.outcome)
         for r in self.ranks:
             last: dict[str, Any] = {}
             for record in r.records:
                 last.update({k: v for k, v in record.items() if k not in ("time", "progress") and not isinstance(v, list)})
             shown = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in list(last.items())[:6])
-            rows.append((f"{r.rank} on {r.node}" if r.node else str(r.rank), r.ended, str(len(r.records)), shown))
+            rows.append((f"{r.rank} on {r.node}" if r.node else str(r.rank), yet or r.ended, str(len(r.records)), shown))
         return rows
 
     def __repr__(self) -> str:
@@ -289,7 +290,7 @@ class Run:
 
     def _headline(self) -> str:
         how = f"{self.engine} job {self.job['id']}" if self.job else self.engine
-        return f"{Path(self.script).name}: {self.world_size} ranks, {how}, {self.wall_s:.2f} s, {self.outcome}"
+        return f"{Path(self.script).name}: {self.world_size} ranks, {how}, {'' if math.isnan(self.wall_s) else f'{self.wall_s:.2f} s, '}{self.outcome}"
 
     def _repr_html_(self) -> str:
         head = "<tr><th>rank</th><th>ended</th><th>records</th><th style='text-align:left'>last values</th></tr>"

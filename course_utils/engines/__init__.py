@@ -74,6 +74,8 @@ def readable(conn: socket.socket, seconds: float) -> bool:
 class Handle:
     """A launch under way, reached through the socket of its supervisor."""
 
+    where = ""  # the machines in words, when they are not this one
+
     def __init__(self, conn: socket.socket, start: str):
         self.conn = conn
         self.start = start  # how the ranks were started, in words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import sys
 import tomllib
@@ -66,9 +67,9 @@ def load_site() -> Site:
     for name, value in raw.items():
         if name not in known:
             raise LaunchError(f"{path} sets {name!r}, which is not known; known are {', '.join(known)}")
-        wanted, inside = type(known[name]), value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        bad = type(value) is not wanted or not all(isinstance(v, str) for v in inside) or "\n" in str(value) or (wanted is int and value < 0)
-        if bad:
+        wanted, inside = type(known[name]), list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
+        lines = all(isinstance(v, str) and "\n" not in v for v in inside)
+        if type(value) is not wanted or not lines or (wanted is int and value < 0):
             raise LaunchError(f"{path}: {name} must be like {known[name] or _LIKE[wanted]}; got {value!r}")
     return Site(**raw)
 
@@ -116,11 +117,11 @@ def job_file(request: Request, placement: Placement, site: Site, nodes: int, giv
     gpus = each * placement.gpus_per_rank if placement.device == "cuda" else 0
     minutes = math.ceil((request.timeout + MARGIN_S) / 60)
     options = [
-        (f"--job-name={Path(request.script).stem}", ""),
+        ("--job-name=" + re.sub(r"[^\w.-]", "_", Path(request.script).stem), ""),
         (f"--nodes={nodes}", "machines"),
         ("--ntasks-per-node=1", "one task on each: torchrun, which starts the ranks there"),
         (f"--cpus-per-task={cores}", f"cores of a node, for {each} rank{'s' * (each > 1)} on it"),
-        *([(site.gpu_option.format(gpus=gpus), "GPUs of a node")] if gpus else []),
+        *([(site.gpu_option.replace("{gpus}", str(gpus)), "GPUs of a node")] if gpus else []),
         *([(f"--mem={site.memory}", "memory of a node")] if site.memory else []),
         (f"--time={minutes}", f"minutes: {request.timeout:g} s for the ranks, and time to start"),
         (f"--signal=USR1@{SIGNAL_S}", f"{SIGNAL_S} s before that time is over, a chance to save a checkpoint"),
@@ -139,6 +140,8 @@ def job_file(request: Request, placement: Placement, site: Site, nodes: int, giv
     interface = {name: site.interface for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if site.interface}
     memory = KEEP_MEMORY if placement.device == "cpu" else {}
     for name, value in {"COURSE_TIMEOUT_S": f"{request.timeout:g}", **placement.env, **memory, **interface, **site.env, **given}.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise LaunchError(f"{name!r} is no name that a shell can give to a variable")
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(str(value))}")
     lines += [
         "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # since Slurm 22.05 srun does not take this from sbatch by itself",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import jobs
+from .. import jobs, local_slurm
 from ..failure import LaunchError
-from ..machine import Placement
+from ..machine import Machine, Placement
 from ..run import outcome_of_job
 from . import Handle, Request
 from .sbatch import Site, job_file
@@ -22,8 +23,8 @@ SILENT_S = 120.0  # without an answer from Slurm a job is given up, though it ma
 class JobHandle(Handle):
     """A submitted job, with the same face as ranks on this machine."""
 
-    def __init__(self, number: str, request: Request, quiet: bool):
-        self.number, self.request, self.quiet = number, request, quiet
+    def __init__(self, number: str, request: Request, where: str, quiet: bool, detach: bool):
+        self.number, self.request, self.where, self.quiet, self.detach = number, request, where, quiet, detach
         self.start = "slurm"
         self.folder = Path(request.folder)
         self.cause = ""  # why we end it: timeout, interrupted
@@ -35,7 +36,13 @@ class JobHandle(Handle):
         self.ranks_since = self.stop_at = float("inf")
 
     def wait(self, seconds: float) -> dict[str, Any] | None:
-        """The outcome when the job has ended; otherwise None, after `seconds`. Ends it when its ranks have had their time."""
+        """The outcome when the job has ended; otherwise None, after `seconds`. Ends it when its ranks have had their time.
+
+        Of a job that is left to itself this is at once the outcome for now.
+        """
+        if self.detach:
+            self._say(f"It goes on by itself: Run.load({str(self.folder / 'run.json')!r}).refresh() looks at it, scancel {self.number} ends it.")
+            return self._outcome({"cause": "waiting"})
         time.sleep(seconds)
         now = time.monotonic()
         if self.cause != "" and now > self.stop_at:
@@ -102,7 +109,7 @@ def write(request: Request, placement: Placement, site: Site, nodes: int, given:
     return path
 
 
-def start(request: Request, quiet: bool) -> JobHandle:
+def start(request: Request, nodes: int, quiet: bool, detach: bool) -> JobHandle:
     """Hand the written file to Slurm. Raises LaunchError, in a line that names the file, where there is no Slurm, or it refuses the job."""
     path = request.command[1]
     if not jobs.available():
@@ -115,4 +122,6 @@ def start(request: Request, quiet: bool) -> JobHandle:
         raise LaunchError(f"Slurm does not take the job: {error}; its file is {path}") from None
     if not quiet:
         print(f"job {number} is submitted: {path}", flush=True)
-    return JobHandle(number, request, quiet)
+    own = local_slurm.find(Path(os.environ.get("SLURM_CONF", "none")).parent)
+    where = f"{nodes} node{'s' * (nodes > 1)} of " + (f"a local Slurm on {Machine.here()}" if own else "a Slurm cluster")
+    return JobHandle(number, request, where, quiet, detach)
