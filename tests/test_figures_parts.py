@@ -137,6 +137,7 @@ def test_the_text_of_the_map_is_not_cut_off_and_no_line_covers_another() -> None
 def test_the_bottleneck_is_the_kind_of_work_that_takes_most(parts_s: dict[str, float], kind: str, at_most: float) -> None:
     found = predict.bottleneck(parts_s)
     assert found.kind == kind and found.at_most == pytest.approx(at_most)
+    assert found.share == pytest.approx(1 - 1 / at_most), "what is left when that kind costs nothing"
     assert f"{found.share:.0%} of a step" in str(found)
 
 

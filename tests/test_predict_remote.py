@@ -14,6 +14,22 @@ def test_calls_one_after_the_other_and_at_once() -> None:
     assert predict.async_calls(7, 0.1, workers=3, threads=1) == pytest.approx(0.3)
 
 
+def test_a_latency_that_is_not_given_is_none() -> None:
+    assert predict.sync_calls(6, 0.1) == pytest.approx(0.6) and predict.async_calls(6, 0.1, workers=3) == pytest.approx(0.1)
+
+
+def test_one_trainer_makes_an_update_a_round() -> None:
+    run = predict.parameter_server([8e-3], call_s=1e-3, serve_s=2e-3, updates=10)
+    assert run.updates_per_s == pytest.approx(1 / 11e-3, rel=1e-9)
+    assert run.staleness == (0,) * 9 and run.busy == pytest.approx(2 / 11, rel=1e-9)
+
+
+def test_the_faster_of_two_trainers_comes_first_and_the_slower_is_two_behind() -> None:
+    run = predict.parameter_server([2e-3, 5.1e-3], call_s=1e-3, updates=20)
+    assert run.trainer[:4] == (1, 0, 0, 1), "after the first two, which are left out"
+    assert run.of(1)[:2] == (2, 2)
+
+
 @pytest.mark.parametrize("n", [1, 2, 4, 8])
 def test_equal_trainers_reach_the_bound_of_the_queue(n: int) -> None:
     run = predict.parameter_server([8e-3] * n, call_s=1e-3, serve_s=2e-3)

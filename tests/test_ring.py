@@ -32,6 +32,10 @@ def test_no_rank_sends_a_chunk_that_it_has_not_received_in_the_step_before() -> 
             assert predict.ring_chunk(n, rank, step) == predict.ring_chunk(n, (rank - 1) % n, step - 1)
 
 
+def test_every_rank_begins_with_the_chunk_of_its_own_number() -> None:
+    assert [predict.ring_chunk(4, rank, 1) for rank in range(4)] == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(("rank", "step"), [(-1, 1), (4, 1), (0, 0), (0, 7)])
 def test_a_rank_or_step_that_is_not_there(rank: int, step: int) -> None:
     with pytest.raises(ValueError, match="steps 1 to 6"):

@@ -30,3 +30,16 @@ def test_an_expected_value_has_the_unit_of_the_samples() -> None:
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,230"), (0.04628, "0.0463"), (1e-5, "1.00e-05"), (float("inf"), "inf"), (100, "100")])
 def test_three_digits(value: float, text: str) -> None:
     assert units.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        ("s", 1.0, "1 s"), ("s", 0.999, "999 ms"), ("s", 1e-3, "1 ms"), ("s", 0.00099, "990 µs"), ("s", -0.5, "-500 ms"),
+        ("bytes", 1023, "1,020 bytes"), ("bytes", 1024, "1 KiB"), ("bytes", 2**20, "1 MiB"), ("bytes", 1.5 * 2**30, "1.5 GiB"),
+        ("B/s", 999, "0.999 kB/s"), ("B/s", 1e6, "1 MB/s"), ("B/s", 9.9e8, "990 MB/s"), ("B/s", 1e9, "1 GB/s"),
+        ("images/s", 0.5, "0.5 images/s"), ("", 2.0, "2"),
+    ],
+)  # fmt: skip
+def test_a_value_takes_the_unit_in_which_it_is_at_least_one(unit: str, value: float, text: str) -> None:
+    assert units.readable(unit, value) == text
