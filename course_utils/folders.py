@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -77,13 +78,22 @@ def new_run_folder() -> Path:
         except FileExistsError:
             continue
     for old in _by_age(parent.iterdir())[:-KEEP]:
-        # run.json is written at the end: a folder without it may belong to a launch that still runs, and so may a job without an exit code.
-        ended = (old / "run.json").exists() and (not (old / "job.sbatch").exists() or (old / "exitcode").exists())
-        if ended or time.time() - _changed(old) > 7 * 86400:
+        # run.json is written at the end: a folder without it may belong to a launch that still runs. So may a job that was left to itself.
+        if _left(old) not in ("", "waiting", "running") or time.time() - _changed(old) > 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
     for old in _by_age(notebook_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)
     return folder
+
+
+def _left(folder: Path) -> str:
+    """The outcome that a launch has left in its folder, or an empty string."""
+    if not (folder / "job.sbatch").exists():
+        return "finished" if (folder / "run.json").exists() else ""
+    try:
+        return str(json.loads((folder / "run.json").read_text())["outcome"])
+    except (OSError, ValueError, KeyError):
+        return ""
 
 
 def _by_age(paths: Iterable[Path]) -> list[Path]:

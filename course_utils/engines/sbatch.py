@@ -26,7 +26,7 @@ PORT = 29500
 
 @dataclass(frozen=True)
 class Site:
-    """What one cluster wants to be told. Every value may stay away; data/slurm.toml explains each and has examples."""
+    """What one cluster wants to be told. Every value may stay away; data/slurm/gpus.toml explains each, and there are examples beside it."""
 
     partition: str = ""
     account: str = ""

@@ -16,6 +16,7 @@ from ..run import outcome_of_job
 from . import Handle, Request
 from .sbatch import Site, job_file
 
+LOOK_S = (0.5, 5.0)  # from one look at the job to the next, in its first minute and afterwards
 STOP_S = 10.0  # for a cancelled job to end; Slurm goes on ending it alone
 SILENT_S = 120.0  # without an answer from Slurm a job is given up, though it may go on
 
@@ -54,7 +55,7 @@ class JobHandle(Handle):
             self._cancel("timeout")  # by now each rank has left its stack, as it was told at its start
         if now < self.next_look:
             return None
-        self.next_look = now + (0.5 if now - self.submitted < 60 or self.cause else 5.0)
+        self.next_look = now + LOOK_S[now - self.submitted > 60 and not self.cause]
         try:
             found = outcome_of_job(self.number, self.folder)
         except jobs.NoAnswer as error:
