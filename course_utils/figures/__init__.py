@@ -7,6 +7,7 @@ from .formats import formats
 from .histogram import histogram
 from .look import Figure
 from .memory import memory
+from .outcomes import outcomes
 from .pages import pages
 from .parts import parts
 from .pictures import images
@@ -35,6 +36,7 @@ __all__ = [
     "lines",
     "loss_scale",
     "memory",
+    "outcomes",
     "pages",
     "parts",
     "rank_timeline",

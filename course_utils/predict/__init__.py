@@ -33,6 +33,7 @@ from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
 from .profile import Bottleneck, bottleneck, speedup_without
 from .remote import ServerRun, async_calls, delayed_sgd, largest_rate, parameter_server, sync_calls
 from .ring import ring_chunk, ring_held
+from .saving import lost_share, save_interval
 from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
 from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
@@ -99,6 +100,7 @@ __all__ = [
     "karp_flatt",
     "largest_rate",
     "loader_run",
+    "lost_share",
     "mfu",
     "parallel_3d",
     "parameter_server",
@@ -111,6 +113,7 @@ __all__ = [
     "ring_factor",
     "ring_held",
     "roofline_s",
+    "save_interval",
     "simulate_pipeline",
     "slowest_of",
     "speedup_without",

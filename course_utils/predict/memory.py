@@ -63,19 +63,21 @@ class Checkpointing:
     time: float
 
 
-def checkpoint_chain(layers: int, segments: int | None = None) -> Checkpointing:
+def checkpoint_chain(layers: int, segments: int | None = None, *, input_share: float = 1.0) -> Checkpointing:
     """Keep the input of each of `segments` equal parts of a chain of `layers`, and recompute the part when backward needs it.
 
     Holds segments + layers/segments activations instead of `layers`; about sqrt(layers) segments, the default, hold least. Costs one more forward,
-    4/3 of the time. Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174.
+    4/3 of the time. Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174. There a layer keeps one activation, as large as its
+    input; `input_share` is the input over all that a layer keeps, for layers that keep more (segments * input_share + layers/segments are held).
     """
     count(layers=layers)
+    positive(input_share=input_share)
     if segments is None:
         segments = max(1, round(math.sqrt(layers)))
     count(segments=segments)
     if segments > layers:
         raise ValueError(f"{layers} layers divide into at most {layers} segments; got {segments}")
-    return Checkpointing(segments, segments + math.ceil(layers / segments), 4 / 3)
+    return Checkpointing(segments, segments * input_share + math.ceil(layers / segments), 4 / 3)
 
 
 @dataclass(frozen=True)
