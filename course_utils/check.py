@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .checks.base import Difference, Exercise
+from .extras import missing
 from .failure import CourseError
 from .folders import notebook_folder, notebook_name, save_script
 
@@ -57,6 +58,10 @@ def check_exercise(name: str, source: str, namespace: dict[str, Any] | None = No
     if blank:
         _record(exercise, "not done", "", source)
         print(f"{name} {exercise.title}: not done yet. Line {blank + 1} of the cell waits for your code.")
+        return
+    if exercise.needs and (lacking := missing(exercise.needs)):
+        _record(exercise, "not done", "", source)
+        print(f"{name} {exercise.title}: not checked here, it {lacking}.")
         return
     answer = save_script(source, f"exercise_{re.sub(r'[^0-9a-z]', '_', name)}.py")
     untouched = bool(exercise.handed_out) and digest(source) == exercise.handed_out

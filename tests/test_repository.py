@@ -32,6 +32,7 @@ LAYERS = {
     "traces": 2,
     "run": 1,
     "machine": 1,
+    "extras": 0,
     "folders": 0,
     "spans": 0,
     "units": 0,

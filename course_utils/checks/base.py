@@ -44,6 +44,7 @@ class Exercise:
 
     `handed_out` is the digest of the code as the notebook hands it out (see `course_utils.check.digest`), for exercises that start
     from a faulty program: it is run and its symptom shown, and it counts as not done yet. `how` ends the sentence "solved. Checked ...".
+    `needs` is the optional package (`course_utils.extras`) without which nothing is run.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Exercise:
     hints: Hints = field(default_factory=dict)
     handed_out: str = ""
     how: str = "on real ranks"
+    needs: str = ""
 
 
 def on_ranks(adapter: Path, task: str, answer: Path, ranks: int, said: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
