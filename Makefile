@@ -1,4 +1,5 @@
-# Every command sets the environment up first when it has to. TORCH=cpu, TORCH=cu126, ... choose another build of PyTorch.
+# Every command sets the environment up first when it has to. TORCH=cpu, TORCH=cu126, ... choose another build of PyTorch,
+# FRAMEWORKS=yes adds Lightning and TensorFlow; `no` takes them away again.
 PYTHON ?= python3
 IN := .venv/bin/python
 
@@ -27,6 +28,8 @@ endef
 
 test: browser         ## what every change must pass
 	$(call run_tests,not slow)
+
+test-slow test-all: export FRAMEWORKS = yes
 
 test-slow: browser    ## what test-all has beyond test
 	$(call run_tests,slow)

@@ -3,6 +3,7 @@
 Only the standard library, and syntax that Python 3.8 reads: this file runs before anything is installed.
 
 TORCH=cpu, TORCH=cu126, TORCH=auto, ... choose another build of PyTorch; the choice is remembered, and TORCH=lock takes it back.
+FRAMEWORKS=yes adds Lightning and TensorFlow, for lesson 12; remembered likewise, and FRAMEWORKS=no takes them away.
 COURSE_PYTHON=/path/to/python chooses the interpreter.
 """
 
@@ -35,6 +36,8 @@ PYTHONS = ("3.12", "3.13", "3.11")  # what the course runs on, the first choice 
 
 # What the environment takes, download and disk, in GB: with CUDA (the ordinary build on Linux), and without.
 SIZES = {"cuda": (3.2, 5.8), "cpu": (0.5, 1.5)}
+FRAMEWORKS = ("lightning", "tensorflow")  # extras of pyproject.toml
+FRAMEWORKS_SIZE = (0.4, 1.5)
 
 
 def say(text: str) -> None:
@@ -208,12 +211,18 @@ def read_stamp() -> dict[str, str]:
 
 
 def wanted_state() -> dict[str, str]:
-    """What the environment should hold: the lock file, pyproject (both by hash), and the build of PyTorch."""
+    """What the environment should hold: the lock file, pyproject (both by hash), the build of PyTorch, and the frameworks if they are wanted."""
     torch = os.environ.get("TORCH") or read_stamp().get("torch", "lock")
     if not re.fullmatch(r"lock|auto|cpu|xpu|cu\d{3}|rocm[\d.]+", torch):
         stop(f"TORCH={torch} is not a build of PyTorch. Use cpu, cu126, cu130 and the like, auto, or lock (the default).")
+    frameworks = os.environ.get("FRAMEWORKS") or read_stamp().get("frameworks", "no")
+    if frameworks not in ("yes", "no"):
+        stop(f"FRAMEWORKS={frameworks} is neither yes (Lightning and TensorFlow, for lesson 12) nor no.")
     digest = hashlib.sha256((ROOT / "uv.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    return {"lock": digest, "torch": torch}
+    state = {"lock": digest, "torch": torch}
+    if frameworks == "yes":
+        state["frameworks"] = "yes"
+    return state
 
 
 def torch_packages() -> list[str]:
@@ -222,8 +231,10 @@ def torch_packages() -> list[str]:
     return sorted(names - {"nvidia-ml-py"})
 
 
-def announce(torch: str) -> None:
+def announce(torch: str, frameworks: bool = False) -> None:
     """Say what will be downloaded before it is, and warn when it cannot fit."""
+    if frameworks and not list(VENV.glob("lib/python3*/site-packages/tensorflow")):
+        say(f"Lightning and TensorFlow: about {FRAMEWORKS_SIZE[0]} GB to download and {FRAMEWORKS_SIZE[1]} GB of disk")
     if list(VENV.glob("lib/python3*/site-packages/torch")):
         return
     cuda = sys.platform == "linux" and torch not in ("cpu", "xpu")
@@ -238,10 +249,15 @@ def announce(torch: str) -> None:
 def sync(uv: str, state: dict[str, str]) -> None:
     torch = state["torch"]
     python = choose_python(uv)
-    if VENV.exists() and read_stamp().get("torch", "lock") != torch:  # packages of two builds must not mix
+    before = read_stamp()
+    other_build = before.get("torch", "lock") != torch  # packages of two builds must not mix
+    dropped = torch != "lock" and "frameworks" in before and "frameworks" not in state  # --inexact below would keep them
+    if VENV.exists() and (other_build or dropped):
         subprocess.run([uv, "venv", "--clear", "--quiet", "--python", python, str(VENV)], check=True, cwd=str(ROOT))
         python = str(VENV_PYTHON)
     command = [uv, "sync", "--locked", "--python", python]
+    for extra in FRAMEWORKS if "frameworks" in state else ():
+        command += ["--extra", extra]
     if torch != "lock":
         command.append("--inexact")  # leaves the other build of PyTorch alone
         for name in torch_packages():
@@ -264,7 +280,7 @@ def main() -> None:
     state = wanted_state()
     if read_stamp() == state and works(str(VENV_PYTHON), "-c", "pass"):
         return
-    announce(state["torch"])
+    announce(state["torch"], "frameworks" in state)
     sync(find_uv() or install_uv(), state)
 
 

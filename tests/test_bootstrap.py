@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import socket
@@ -80,6 +81,56 @@ def test_torch_choice_is_remembered_and_checked(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("TORCH", "cpu; rm -rf /")
     with pytest.raises(SystemExit, match="not a build of PyTorch"):
         bootstrap.wanted_state()
+
+
+def test_frameworks_are_asked_for_remembered_and_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "course.json")
+    monkeypatch.delenv("FRAMEWORKS", raising=False)
+    monkeypatch.delenv("TORCH", raising=False)
+    without = bootstrap.wanted_state()
+    assert "frameworks" not in without, "the stamp of an environment that was made before there was a choice stays valid"
+    monkeypatch.setenv("FRAMEWORKS", "yes")
+    wanted = bootstrap.wanted_state()
+    assert wanted == {**without, "frameworks": "yes"}
+    bootstrap.STAMP.write_text(json.dumps(wanted))
+    monkeypatch.delenv("FRAMEWORKS")
+    assert bootstrap.wanted_state() == wanted, "remembered"
+    monkeypatch.setenv("FRAMEWORKS", "no")
+    assert bootstrap.wanted_state() == without
+    monkeypatch.setenv("FRAMEWORKS", "tensorflow")
+    with pytest.raises(SystemExit, match="neither yes .* nor no"):
+        bootstrap.wanted_state()
+
+
+@pytest.mark.parametrize(("torch", "cleared"), [("lock", False), ("cpu", True)])
+def test_frameworks_are_installed_and_removed_by_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch: str, cleared: bool) -> None:
+    """Without them uv removes what it does not find in the lock; beside another build of PyTorch it may not, so the environment is made anew."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "course.json")
+    monkeypatch.setattr(bootstrap, "choose_python", lambda uv: "python3")
+    monkeypatch.setattr(bootstrap.subprocess, "run", run)
+    bootstrap.STAMP.write_text(json.dumps({"torch": torch}))
+    bootstrap.sync("uv", {"lock": "x", "torch": torch, "frameworks": "yes"})
+    assert "--extra lightning --extra tensorflow" in " ".join(commands[0]) and commands[0][:2] == ["uv", "sync"]
+    commands.clear()
+    bootstrap.sync("uv", {"lock": "x", "torch": torch})
+    assert not any("--extra" in command for command in commands)
+    assert (commands[0][:3] == ["uv", "venv", "--clear"]) == cleared
+
+
+def test_extras_are_those_of_pyproject() -> None:
+    import tomllib
+
+    from course_utils.extras import EXTRAS
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(bootstrap.FRAMEWORKS) == set(extras) == set(EXTRAS)
 
 
 def test_another_build_replaces_all_of_torch_and_nothing_else() -> None:
