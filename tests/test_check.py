@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import nbformat
 import pytest
 from _pytest.mark import ParameterSet
-from conftest import ROOT
+from conftest import ROOT, skip_or_fail
 
 from course_utils.check import ExerciseNotSolved, UnknownExercise, check_exercise, digest, summary
 from course_utils.checks import base
 from course_utils.checks.base import Exercise
 from course_utils.checks.lesson_04 import EXERCISES, HANDED_OUT
+from course_utils.extras import missing
 
 HERE = Path(__file__).resolve().parent
 RIGHT = sorted(HERE.glob("right_answers/*/*.py"))
@@ -37,17 +39,23 @@ def header(path: Path, key: str) -> str:
     return found[1]
 
 
+def param(path: Path, slow: bool = False) -> ParameterSet:
+    """An answer; one to an exercise that needs an optional framework is left to the slow tests: they have it, and it takes seconds to import."""
+    return pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[pytest.mark.slow] if slow or known()[exercise(path)].needs else [])
+
+
 def mistakes() -> list[ParameterSet]:
     """All wrong answers; of several with one symptom, those after the first are left to the slow tests."""
     seen: set[tuple[str, str]] = set()
     params = []
     for path in WRONG:
         kind = (exercise(path), header(path, "symptom"))
-        params.append(pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=[pytest.mark.slow] if kind in seen else []))
+        params.append(param(path, slow=kind in seen))
         seen.add(kind)
     return params
 
 
+@cache
 def known() -> dict[str, Exercise]:
     """The exercises of all lessons, by name."""
     lessons = [importlib.import_module(f"course_utils.checks.lesson_{number}") for number in LESSONS]
@@ -69,12 +77,21 @@ def rejected(name: str, source: str) -> ExerciseNotSolved:
     return caught.value
 
 
+def needed(path: Path) -> bool:
+    """Whether the exercise needs an optional framework; skips, or in CI fails, where that is missing."""
+    package = known()[exercise(path)].needs
+    if package and (lacking := missing(package)):
+        skip_or_fail(lacking)
+    return bool(package)
+
+
 def flat(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-@pytest.mark.parametrize("path", RIGHT, ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize("path", map(param, RIGHT))
 def test_a_right_answer_is_accepted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needed(path)
     check_exercise(exercise(path), path.read_text(), {})
     shown = capsys.readouterr().out
     assert f"✓ {exercise(path)}" in shown and "solved" in shown
@@ -83,7 +100,8 @@ def test_a_right_answer_is_accepted(path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("path", mistakes())
 def test_a_wrong_answer_is_rejected_for_what_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = path.read_text()
-    monkeypatch.setattr(base, "TIMEOUT_S", 12)  # for the endless loop
+    if not needed(path):
+        monkeypatch.setattr(base, "TIMEOUT_S", 12)  # for the endless loop
     error = rejected(exercise(path), source)
     assert error.symptom == header(path, "symptom"), str(error)
     assert header(path, "says") in flat(error)

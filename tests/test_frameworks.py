@@ -1,0 +1,99 @@
+"""Lesson 12 with Lightning and TensorFlow, and without them: what is missing is said aloud, and nothing fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Descendants, add_claims, skip_or_fail
+from test_notebooks import check, run_notebook, show
+
+from course_utils.check import check_exercise
+from course_utils.checks.lesson_12 import EXERCISES
+from course_utils.extras import EXTRAS, missing
+from course_utils.magic import ranks
+
+NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in (ROOT / folder).glob("12_*.ipynb")]
+LESSON = next(path for path in NOTEBOOKS if path.parent.name == "notebooks")
+# Python imports this file by itself when its folder is on the path.
+BLOCKER = """import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def without(folder: Path, *names: str) -> dict[str, str]:
+    """An environment in which Python does not find these packages."""
+    (folder / "sitecustomize.py").write_text(BLOCKER.format(names=(*names, "pytorch_lightning", "keras")))
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_a_package_that_is_missing_is_named_with_its_cure(tmp_path: Path) -> None:
+    code = "from course_utils.extras import missing; print(missing('tensorflow')); print(missing('lightning'))"
+    env = without(tmp_path, *EXTRAS) | {"PATH": "/usr/bin:/bin"}
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    tensorflow, lightning = answer.stdout.splitlines()
+    assert tensorflow.startswith("needs TensorFlow") and "pip install tensorflow-cpu" in tensorflow
+    assert lightning.startswith("needs Lightning") and "make lab FRAMEWORKS=yes" in lightning
+
+
+def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    monkeypatch.setattr("course_utils.magic.missing", lambda name: f"needs {name}")
+    namespace: dict[str, object] = {}
+    assert ranks("2 --needs lightning --file lit.py -o run", "import lightning\n", namespace) is None
+    assert namespace == {"run": None} and "not run: it needs lightning" in capsys.readouterr().out
+    assert list(tmp_path.rglob("lit.py"))
+
+
+@pytest.mark.parametrize("name", [name for name, e in EXERCISES.items() if e.needs])
+def test_an_exercise_says_what_it_needs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    monkeypatch.setattr("course_utils.check.missing", lambda package: f"needs {package}, which is not installed")
+    check_exercise(name, "x = 1\n", {})
+    assert capsys.readouterr().out.strip().endswith(f"not checked here, it needs {EXERCISES[name].needs}, which is not installed.")
+
+
+@pytest.mark.slow
+@pytest.mark.notebooks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.parent.name)
+def test_lesson_runs_with_the_frameworks(
+    path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+) -> None:
+    if lacking := [why for name in EXTRAS if (why := missing(name))]:
+        skip_or_fail("; ".join(lacking))
+    if path == LESSON and any(c["headline"] and c["status"] == "shown" for c in add_claims(pytestconfig.cache, path, [])):
+        return  # a test before this one ran this code, with them
+    outcome = run_notebook(path, tmp_path, descendants)
+    show(capsys, path, outcome)
+    check(path, outcome)
+    if path == LESSON:
+        add_claims(pytestconfig.cache, path, outcome.claims)
+        assert not [c for c in outcome.claims if c["status"] == "skipped"]
+
+
+@pytest.mark.slow
+@pytest.mark.notebooks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("absent", [("lightning",), ("tensorflow",), ("lightning", "tensorflow")], ids="+".join)
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.parent.name != "exercises"], ids=lambda path: path.parent.name)
+def test_lesson_runs_without(path: Path, absent: tuple[str, ...], tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+    if len(absent) == 1 and path.parent.name == "solutions":
+        pytest.skip("the two together say it")
+    outcome = run_notebook(path, tmp_path, descendants, without(tmp_path, *absent))
+    show(capsys, path, outcome)
+    check(path, outcome)
+    if path == LESSON:
+        skipped = [c for c in outcome.claims if c["status"] == "skipped"]
+        named = [EXTRAS[name][0] for name in absent]
+        assert skipped and all(any(name in c["detail"] for name in named) for c in skipped), skipped

@@ -1,0 +1,16 @@
+# symptom: mean of means
+# says: 8 and 4 images
+from typing import Any
+
+import tensorflow as tf
+
+
+def replica_loss(per_image: Any, kernel: Any, global_batch: int) -> Any:
+    """The loss of one replica, a scalar; summed over all replicas it is the loss of the step.
+
+    per_image  the loss of each image of this replica, [n]
+    kernel     the weights that are penalised
+    """
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    penalty = 0.01 * tf.nn.l2_loss(kernel)
+    return tf.reduce_mean(per_image) / replicas + penalty / replicas
