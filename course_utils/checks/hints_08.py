@@ -43,10 +43,7 @@ SCALER: Hints = {
         "Divide by `self.scale` first, then step, and change `self.scale` last.",
     ),
     "no back-off": ("A skipped step says that the scale was too large.", "`self.scale *= self.backoff`."),
-    "no growth": (
-        "Which steps does your count hold?",
-        "Count good steps; when there are `interval` in a row, multiply by `growth` and begin to count at 0.",
-    ),
+    "no growth": ("Which steps does your count hold?", "Count good steps; when there are `interval` in a row, multiply by `growth` and begin to count at 0."),
     "grows early": (
         "In a row: what becomes of the count after a skipped step, and after a growth?",
         "Set the count to 0 after a skipped step and after a growth.",
@@ -69,11 +66,17 @@ SPEED: Hints = {
     "inverted": ("Times as fast: 2 for a step in half of the time.", "before / after."),
     "swapped": ("Low first.", "`return min(ends), max(ends)`."),
     "order": ("Which end is the lower one, when 16 bits are slower than 32?", "`sorted` both ends."),
-    "bracket": ("Write down the step before and after, in seconds.", "before = products + rest; after = products / r + rest + 12 weights / memory_Bps, for r = 2 and r = compute_ratio."),
+    "bracket": (
+        "Write down the step before and after, in seconds.",
+        "before = products + rest; after = products / r + rest + 12 weights / memory_Bps, for r = 2 and r = compute_ratio.",
+    ),
 }
 
 LAYERS: Hints = {
-    "weights": ("Autocast casts inputs and copies of weights. What changes the weights themselves?", "No `.half()`, `.to(dtype)` or `.bfloat16()` on a module."),
+    "weights": (
+        "Autocast casts inputs and copies of weights. What changes the weights themselves?",
+        "No `.half()`, `.to(dtype)` or `.bfloat16()` on a module.",
+    ),
     "left on": ("Who switches autocast off again?", "Use `with torch.autocast(...)`, not `__enter__` or `set_autocast_enabled`."),
     "features not lower": ("`features` runs once, under autocast.", "`with torch.autocast(x.device.type, dtype=dtype): h = model.features(x)`."),
     "head not lower": ("`head` runs under autocast, too.", "Put it in the same `with` block, after `energy`."),

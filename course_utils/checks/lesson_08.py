@@ -230,7 +230,9 @@ def _layers_case(seen: dict[str, Any], dtype: str) -> None:
     if given != "float32":
         raise Difference("energy given 16 bits", f"`energy` is given {given} ({case}).", "float32")
     if autocast_on or mixed != "float32":
-        raise Difference("energy under autocast", f"`energy` is given float32 and computes under autocast, its layer in {mixed} ({case}).", "float32 throughout")
+        raise Difference(
+            "energy under autocast", f"`energy` is given float32 and computes under autocast, its layer in {mixed} ({case}).", "float32 throughout"
+        )
     if seen["gives"] != "float32":
         raise Difference("output", f"The output is {seen['gives']} ({case}).", "float32")
     if not seen["finite"] or seen["gap"] > 0.2:

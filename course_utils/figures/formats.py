@@ -48,4 +48,4 @@ def formats(chosen: Sequence[Format] = (), marks: Mapping[str, float] | None = N
     look.title(mpl, title or f"{widest.name} reaches furthest, {finest.name} is the most precise")
     told = [f"{f.name}: {f.exponent} exponent and {f.mantissa} mantissa bits, from {f.smallest:.1g} to {f.max:.3g}" for f in rows]
     shown = f" Marked: {listing([f'{label} at {value:.1g}' for label, value in marks.items()])}." if marks else ""
-    return Figure(mpl, sentence("; ".join(told)) + shown)
+    return Figure(mpl, sentence("number formats; " + "; ".join(told)) + shown)

@@ -40,6 +40,7 @@ def histogram(counts: Mapping[str, Mapping[int, float]], held: Format, xlabel: s
         if over:
             ax.text(2.0**last / 1.3, 0.97, f"overflow: {over:.2%}", transform=ax.get_xaxis_transform(), ha="right", va="top", fontsize=9)
         parts.append(f"{label}: {lost:.2%} become 0" + (f", {over:.2%} overflow" if over else ""))
+    axes[-1].set_ylim(top=1.3 * max(n / totals[label] for label, row in counts.items() for n in row.values()))
     axes[-1].set_xscale("log", base=2)
     axes[-1].set_xlim(2.0**first, 2.0**last)
     axes[-1].set_xlabel(f"{xlabel} (grey: not in {held.name})")

@@ -1,7 +1,5 @@
 # symptom: no power of two
 # says: is no power of two
-import math
-
 import torch
 from torch import Tensor
 

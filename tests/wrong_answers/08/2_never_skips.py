@@ -27,7 +27,7 @@ class LossScaler:
         """
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         finite = all(bool(g.isfinite().all()) for g in gradients)
-        if False:
+        if not gradients and not finite:
             self.scale *= self.backoff
             self.good = 0
             return False
