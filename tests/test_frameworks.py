@@ -18,14 +18,14 @@ from course_utils.magic import ranks
 NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in (ROOT / folder).glob("12_*.ipynb")]
 LESSON = next(path for path in NOTEBOOKS if path.parent.name == "notebooks")
 # Python imports this file by itself when its folder is on the path.
-BLOCKER = """import sys
+BLOCKER = """from importlib.machinery import PathFinder
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+find_spec = PathFinder.find_spec
 
-sys.meta_path.insert(0, Absent())
+def without(cls, name, path=None, target=None):
+    return None if name.partition(".")[0] in {names!r} else find_spec(name, path, target)
+
+PathFinder.find_spec = classmethod(without)
 """
 
 
@@ -44,9 +44,7 @@ def test_a_package_that_is_missing_is_named_with_its_cure(tmp_path: Path) -> Non
     assert lightning.startswith("needs Lightning") and "make lab FRAMEWORKS=yes" in lightning
 
 
-def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     monkeypatch.setattr("course_utils.magic.missing", lambda name: f"needs {name}")
     namespace: dict[str, object] = {}

@@ -24,13 +24,19 @@ PORT: Hints = {
         "The schedule is there, and is never stepped in this epoch. When does the trainer step it, if you do not say?",
         'The default is once an epoch: `"lr_scheduler": {"scheduler": schedule, "interval": "step"}`.',
     ),
-    "rates": ("Compare the first rates with `start_factor=0.1, total_iters=4`. Is the schedule stepped twice?", "Let the trainer step it, once an optimizer step."),
+    "rates": (
+        "Compare the first rates with `start_factor=0.1, total_iters=4`. Is the schedule stepped twice?",
+        "Let the trainer step it, once an optimizer step.",
+    ),
     "clipping": (
         "In the loop clipping stands between the last backward and the step. There is no such place in your module.",
         '`"gradient_clip_val": 0.5` in `trainer_settings`; the trainer clips the norm then.',
     ),
-    "clipped values": ("The loop clips the norm of all gradients together.", "Leave `gradient_clip_algorithm` out, or set it to \"norm\"."),
-    "weights": ("Optimizer, its learning rate, its weight decay: are they those of the loop? AdamW is not Adam.", "`torch.optim.AdamW(self.parameters(), lr=1e-2)`."),
+    "clipped values": ("The loop clips the norm of all gradients together.", 'Leave `gradient_clip_algorithm` out, or set it to "norm".'),
+    "weights": (
+        "Optimizer, its learning rate, its weight decay: are they those of the loop? AdamW is not Adam.",
+        "`torch.optim.AdamW(self.parameters(), lr=1e-2)`.",
+    ),
     "settings": ("Each key is an argument of `L.Trainer`.", '`{"accumulate_grad_batches": ..., "gradient_clip_val": ...}`.'),
 }
 
@@ -50,28 +56,31 @@ SAMPLER: Hints = {
 }
 
 BATCHES: Hints = {
-    "global in the loader": (
-        "The batch size of the `DataLoader` is that of one process.",
-        "Divide by nodes x devices first, then find the parts.",
-    ),
+    "global in the loader": ("The batch size of the `DataLoader` is that of one process.", "Divide by nodes x devices first, then find the parts."),
     "nodes left out": ("How many processes are there on all machines?", "nodes x devices."),
-    "another step": ("Multiply: batch size x accumulation x ranks.", "Parts must divide the share of a rank exactly: try 1, 2, 3, ... until one does and fits."),
-    "does not fit": ("`fits` is for what a device holds at once.", "More parts: the smallest number that divides the share and makes a batch of at most `fits`."),
+    "another step": (
+        "Multiply: batch size x accumulation x ranks.",
+        "Parts must divide the share of a rank exactly: try 1, 2, 3, ... until one does and fits.",
+    ),
+    "does not fit": (
+        "`fits` is for what a device holds at once.",
+        "More parts: the smallest number that divides the share and makes a batch of at most `fits`.",
+    ),
     "too many parts": ("Small batches waste the device.", "The smallest number of parts that divides the share and makes a batch of at most `fits`."),
     "error": ("Accumulation helps: the share of a rank may be cut into parts.", "Only what does not divide by the ranks is an error."),
     "no error": ("Rounding changes the recipe, and nobody would notice.", "`if global_batch % ranks: raise ValueError(...)`."),
     "none": ("Fewer images than ranks cannot be shared out.", "`if global_batch % ranks: raise ValueError(...)`."),
     "local batch": ("`Dataset.batch` wants what all replicas take together.", "The first number is the global batch itself."),
     "batch of a worker": ("`Dataset.batch` wants what all replicas of all workers take together.", "The first number is the global batch itself."),
-    "tensorflow": ("The strategy cuts a global batch into equal parts for all replicas of all workers.", "(global_batch, global_batch // (workers x replicas))."),
+    "tensorflow": (
+        "The strategy cuts a global batch into equal parts for all replicas of all workers.",
+        "(global_batch, global_batch // (workers x replicas)).",
+    ),
     "not whole": ("`/` gives a float.", "`//`, after the test that it divides."),
 }
 
 LOSS: Hints = {
-    "local mean": (
-        "`apply_gradients` sums over the replicas. What is the sum of two means?",
-        "`tf.reduce_sum(per_image) / global_batch`.",
-    ),
+    "local mean": ("`apply_gradients` sums over the replicas. What is the sum of two means?", "`tf.reduce_sum(per_image) / global_batch`."),
     "local mean, penalty twice": (
         "`apply_gradients` sums over the replicas, and so everything that each replica adds counts as often as there are replicas.",
         "Images: `tf.reduce_sum(per_image) / global_batch`. Penalty: divided by `tf.distribute.get_strategy().num_replicas_in_sync`.",

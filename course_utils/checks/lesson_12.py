@@ -21,7 +21,9 @@ def judge_port(answer: Path) -> list[str]:
     told = on_ranks(ADAPTER, "port", answer, ranks=PORT_RANKS, said=said)
     mine = told[0]
     if abs(mine["said"] - mine["loss"]) > ROUNDING:
-        raise Difference("loss", "`training_step` does not return the loss of the batch.", f"{mine['loss']:.6f}, the mean over its images", [f"{mine['said']:.6f}"])
+        raise Difference(
+            "loss", "`training_step` does not return the loss of the batch.", f"{mine['loss']:.6f}, the mean over its images", [f"{mine['said']:.6f}"]
+        )
     if mine["steps"] != len(mine["wanted"]):
         got = by_rank([f"{t['steps']} steps" for t in told])
         raise Difference("accumulation", "The number of optimizer steps is another one.", f"{len(mine['wanted'])} steps for 8 batches", got)

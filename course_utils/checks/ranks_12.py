@@ -9,13 +9,25 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 from course_utils.checks import inside
 from course_utils.checks.cases_12 import (
-    LIGHTNING_CASES, LIGHTNING_ERRORS, LOSS_CASES, PENALTY, PORT_ACCUMULATE, PORT_BATCHES, PORT_CLIP, PORT_IMAGES, PORT_ITERS, PORT_LR, PORT_RANKS,
-    PORT_START, SAMPLER_CASES, TENSORFLOW_CASES, TENSORFLOW_ERRORS,
+    LIGHTNING_CASES,
+    LIGHTNING_ERRORS,
+    LOSS_CASES,
+    PENALTY,
+    PORT_ACCUMULATE,
+    PORT_BATCHES,
+    PORT_CLIP,
+    PORT_IMAGES,
+    PORT_ITERS,
+    PORT_LR,
+    PORT_RANKS,
+    PORT_START,
+    SAMPLER_CASES,
+    TENSORFLOW_CASES,
+    TENSORFLOW_ERRORS,
 )  # fmt: skip
 
 
@@ -78,11 +90,11 @@ def port(answer_path: str) -> None:
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             rates.append(optimizer.param_groups[0]["lr"])
 
-    ours = dict(
-        accelerator="cpu", strategy="ddp", devices=PORT_RANKS, num_nodes=1, max_epochs=1, max_steps=-1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[Watch()],
-        use_distributed_sampler=False,  # Lightning's own would shuffle
-    )  # fmt: skip
+    ours = {
+        "accelerator": "cpu", "strategy": "ddp", "devices": PORT_RANKS, "num_nodes": 1, "max_epochs": 1, "max_steps": -1, "logger": False,
+        "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "callbacks": [Watch()],
+        "use_distributed_sampler": False,  # Lightning's own would shuffle
+    }  # fmt: skip
     inside.report(call="fitting the module")
     try:
         trainer = L.Trainer(**{**settings, **ours})
