@@ -191,9 +191,9 @@ def judge_often(answer: Path) -> list[str]:
     told = on_ranks(ADAPTER, "often", answer, ranks=1)[0]
     for (step, every), value in zip(AGAIN_CASES, told["repeated"], strict=True):
         if value != step % every:
-            case = f"killed in step {step}, saved after each {every} steps"
+            words = f"killed in step {step}, saved after each {every} steps"
             known = {step % every + 1: "one more", every - step % every: "to the next", step - step % every: "the safe ones", every: "always all"}
-            raise Difference(known.get(value, "again"), f"{value} steps are done again ({case}).", str(step % every), [str(value)])
+            raise Difference(known.get(value, "again"), f"{value} steps are done again ({words}).", str(step % every), [str(value)])
     for case, value in zip(EVERY_CASES, told["numbers"], strict=True):
         step_s, save_s, failure_s = case
         about = (2 * save_s * failure_s) ** 0.5
@@ -203,9 +203,9 @@ def judge_often(answer: Path) -> list[str]:
         if value < 1:
             raise Difference("none", f"The answer is {value} ({words}).", expected, got)
         if lost(value, *case) > lost(best, *case) * (1 + 1e-9):
-            known = [(about, "seconds"), (about / 2**0.5 / step_s, "without the 2"), ((save_s * failure_s) ** 0.5 / step_s, "without the 2")]
+            wrong = [(about, "seconds"), (about / 2**0.5 / step_s, "without the 2"), ((save_s * failure_s) ** 0.5 / step_s, "without the 2")]
             beside = abs(value - about / step_s) < 1 or abs(value - best) <= 1
-            symptom = "rounded" if beside else next((name for n, name in known if abs(value - n) <= 1), "interval")
+            symptom = "rounded" if beside else next((name for n, name in wrong if abs(value - n) <= 1), "interval")
             raise Difference(symptom, f"Another number of steps loses less ({words}).", expected, got)
     return [f"{len(AGAIN_CASES)} kills: the steps since the last save", f"{len(EVERY_CASES)} jobs: no other number of steps loses less"]
 

@@ -167,7 +167,7 @@ def _states(parts: dict[str, Any]) -> dict[str, Any]:
     return copy.deepcopy({name: part.state_dict() for name, part in parts.items()}) | {
         "random numbers of torch": torch.get_rng_state(),
         "random numbers of Python": random.getstate(),
-        "random numbers of NumPy": [str(v) for v in np.random.get_state()[1:2]] + [v.tolist() for v in np.random.get_state()[1:2]],
+        "random numbers of NumPy": [v.tolist() if isinstance(v, np.ndarray) else v for v in np.random.get_state()],
     }
 
 
@@ -196,7 +196,7 @@ def resume(answer: ModuleType) -> None:
     x = torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(3))
 
     def sampler() -> DistributedSampler[Any]:
-        return DistributedSampler(range(SAMPLES), num_replicas=RANKS, rank=RANK, shuffle=True, seed=5)  # type: ignore[arg-type]
+        return DistributedSampler(range(SAMPLES), num_replicas=RANKS, rank=RANK, shuffle=True, seed=5)
 
     with inside.world(RANKS):
         group = dist.new_group(list(range(RANKS)))
