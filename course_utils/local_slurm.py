@@ -86,10 +86,14 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _kill(self) -> set[int]:
-        """Daemons first, then what they started, in whichever order these appear."""
+        """End all of it; what was seen once is not lost when its parent ends before it."""
         until = time.monotonic() + 10.0
         sig = signal.SIGTERM
-        while (alive := self._processes()) and time.monotonic() < until:
+        seen: dict[int, int | None] = {}
+        while time.monotonic() < until:
+            seen |= {pid: _start_time(pid) for pid in self._processes() - seen.keys()}
+            if not (alive := {pid for pid, began in seen.items() if began is not None and _start_time(pid) == began}):
+                break
             for pid in alive:
                 with suppress(ProcessLookupError):
                     os.kill(pid, sig)
@@ -101,10 +105,10 @@ class Cluster:
         return alive
 
     def _processes(self) -> set[int]:
-        """All that belongs to this cluster: what carries its mark or lives in its networks, and the descendants of those."""
+        """All that belongs to this cluster: its daemons, which carry its mark, what its jobs run, what lives in its networks, and the descendants of those."""
         found: set[int] = set()
         children: dict[int, list[int]] = {}
-        mark = f"{MARK}={self.folder}\0".encode()
+        mark, conf = f"{MARK}={self.folder}\0".encode(), f"SLURM_CONF={self.conf}\0".encode()
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -113,7 +117,9 @@ class Cluster:
                 if state in "ZX":
                     continue
                 children.setdefault(int(parent), []).append(int(entry.name))
-                if mark in (entry / "environ").read_bytes() or (entry / "ns" / "net").stat().st_ino in self.networks:
+                environ = (entry / "environ").read_bytes()
+                of_a_job = conf in environ and b"\0SLURM_JOB_ID=" in environ
+                if mark in environ or of_a_job or (entry / "ns" / "net").stat().st_ino in self.networks:
                     found.add(int(entry.name))
         todo = list(found)
         while todo:

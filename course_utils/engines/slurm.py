@@ -16,7 +16,7 @@ from ..run import outcome_of_job
 from . import Handle, Request
 from .sbatch import Site, job_file
 
-LOOK_S = (0.5, 5.0)  # from one look at the job to the next, in its first minute and afterwards
+LOOK_S = (0.5, 5.0)  # from one look at the job to the next, in its first minute and at its end, and in between
 STOP_S = 10.0  # for a cancelled job to end; Slurm goes on ending it alone
 SILENT_S = 120.0  # without an answer from Slurm a job is given up, though it may go on
 
@@ -32,7 +32,7 @@ class JobHandle(Handle):
         self.job: dict[str, str] = {"id": number, "state": "", "reason": "", "nodes": ""}
         self.ended = False
         self.last = ""  # what was said last of its state
-        self.next_look = 0.0
+        self.looked = 0.0
         self.submitted = self.answered = time.monotonic()
         self.ranks_since = self.stop_at = float("inf")
 
@@ -53,9 +53,10 @@ class JobHandle(Handle):
         over = now - self.ranks_since - self.request.timeout
         if self.cause == "" and (over > 3.0 or over > 0.2 and all(p.stat().st_size for p in self.folder.glob("rank*.stack"))):
             self._cancel("timeout")  # by now each rank has left its stack, as it was told at its start
-        if now < self.next_look:
+        soon = now - self.submitted < 60 or self.cause or (self.folder / "exitcode").exists()
+        if now < self.looked + LOOK_S[not soon]:
             return None
-        self.next_look = now + LOOK_S[now - self.submitted > 60 and not self.cause]
+        self.looked = now
         try:
             found = outcome_of_job(self.number, self.folder)
         except jobs.NoAnswer as error:
@@ -85,7 +86,7 @@ class JobHandle(Handle):
     def _cancel(self, cause: str) -> None:
         if self.cause:
             return
-        self.cause, self.stop_at, self.next_look = cause, time.monotonic() + STOP_S, 0.0
+        self.cause, self.stop_at, self.looked = cause, time.monotonic() + STOP_S, 0.0
         try:
             jobs.cancel(self.number)
         except jobs.NoAnswer as error:
