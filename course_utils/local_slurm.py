@@ -272,8 +272,9 @@ def _write_files(cluster: Cluster, index: int) -> None:
     lines.append(f"PartitionName=course Nodes={','.join(cluster.nodes)} Default=YES MaxTime=INFINITE State=UP")
     Path(cluster.conf).write_text("\n".join(lines) + "\n")
     version = re.search(r"(\d+)\.(\d+)", _run(["slurmd", "-V"], "slurmd does not answer"))
-    if version and (int(version[1]), int(version[2])) >= (23, 11):
-        (path / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    can_do_without = version and (int(version[1]), int(version[2])) >= (23, 2)
+    # Version 2 of cgroups would want systemd; the plugin for version 1 touches nothing as long as nothing is tracked or limited by it.
+    (path / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if can_do_without else 'cgroup/v1'}\n")
 
 
 def _user() -> str:
