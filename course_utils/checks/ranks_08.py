@@ -76,7 +76,7 @@ def scaler(answer: ModuleType) -> None:
             if not callable(getattr(scaled, name, None)):
                 inside.problem(f"`LossScaler` has no method `{name}`. Keep its names as they were given.", "missing")
         renamed = {"scale": "init_scale", "interval": "growth_interval", "growth": "growth_factor", "backoff": "backoff_factor"}
-        real = torch.amp.GradScaler("cpu", **{renamed[key]: int(v) if key == "interval" else v for key, v in settings.items()})  # type: ignore[arg-type]
+        real = torch.amp.GradScaler("cpu", **{renamed[key]: int(v) if key == "interval" else v for key, v in settings.items()})
         steps = []
         for i, factor in enumerate(factors):
             optimizer.zero_grad()
@@ -165,7 +165,7 @@ def layers(answer: ModuleType) -> None:
         apart = 9.0
         if gradients and weights == ["float32"]:
             pairs = zip(model.features.parameters(), twin.features.parameters(), strict=True)
-            apart = max(((p.grad - q.grad).norm() / q.grad.norm()).item() for p, q in pairs)  # type: ignore[operator, union-attr]
+            apart = max(((p.grad - q.grad).norm() / q.grad.norm()).item() for p, q in pairs)
         gap = (out.float() - want).abs().max().item()
         cases.append(
             {
