@@ -30,12 +30,11 @@ PORT: Hints = {
     ),
     "clipping": (
         "In the loop clipping stands between the last backward and the step. There is no such place in your module.",
-        '`"gradient_clip_val": 0.5` in `trainer_settings`; the trainer clips the norm then.',
+        '`"gradient_clip_val": 0.5` in `trainer_settings`, and no `gradient_clip_algorithm`: the trainer clips the norm of all gradients together.',
     ),
-    "clipped values": ("The loop clips the norm of all gradients together.", 'Leave `gradient_clip_algorithm` out, or set it to "norm".'),
     "weights": (
-        "Optimizer, its learning rate, its weight decay: are they those of the loop? AdamW is not Adam.",
-        "`torch.optim.AdamW(self.parameters(), lr=1e-2)`.",
+        "Optimizer, its learning rate, its weight decay, the place of the clipping: are they those of the loop? AdamW is not Adam.",
+        "`torch.optim.AdamW(self.parameters(), lr=1e-2)`, and clipping as a setting of the trainer, which does it after the last backward.",
     ),
     "settings": ("Each key is an argument of `L.Trainer`.", '`{"accumulate_grad_batches": ..., "gradient_clip_val": ...}`.'),
 }

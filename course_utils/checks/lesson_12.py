@@ -33,12 +33,9 @@ def judge_port(answer: Path) -> list[str]:
         raise Difference(symptom, "The learning rates of the steps are others.", some([f"{rate:g}" for rate in mine["wanted"]]), got)
     gaps = mine["gaps"]
     if gaps["norm"] > ROUNDING:
-        known = next((clip for clip in ("none", "value") if gaps[clip] < ROUNDING), "")
-        symptom, sentence = {
-            "none": ("clipping", "The gradients are not clipped."),
-            "value": ("clipped values", "Each entry of the gradients is clipped, and not their norm."),
-            "": ("weights", "The weights after training are others than those of the loop."),
-        }[known]
+        symptom, sentence = "weights", "The weights after training are others than those of the loop."
+        if gaps["none"] < ROUNDING:
+            symptom, sentence = "clipping", "The norm of the gradients is not clipped."
         raise Difference(symptom, sentence, "the weights of the loop with the whole batch", by_rank([f"off by {t['gaps']['norm']:.2g}" for t in told]))
     return ["2 ranks, 8 batches, 4 optimizer steps: every weight as after the loop with the whole batch", "the learning rate of each step is that of the loop"]
 

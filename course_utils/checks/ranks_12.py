@@ -73,7 +73,7 @@ def port(answer_path: str) -> None:
     n = PORT_RANKS * PORT_IMAGES
     x = 4 * torch.randn(PORT_BATCHES * n, 6, dtype=torch.float64)
     y = torch.randint(5, (len(x),))
-    twins = {clip: _loop(copy.deepcopy(model), x, y, clip) for clip in ("norm", "none", "value")}
+    twins = {clip: _loop(copy.deepcopy(model), x, y, clip) for clip in ("norm", "none")}
     loss = nn.functional.cross_entropy(model(x[:n]), y[:n]).item()
 
     settings = settings_of(doing="asking for the settings of the trainer")
@@ -126,8 +126,6 @@ def _loop(model: Any, x: Any, y: Any, clip: str) -> tuple[Any, list[float]]:
         if i % PORT_ACCUMULATE == PORT_ACCUMULATE - 1:
             if clip == "norm":
                 nn.utils.clip_grad_norm_(model.parameters(), PORT_CLIP)
-            elif clip == "value":
-                nn.utils.clip_grad_value_(model.parameters(), PORT_CLIP)
             rates.append(optimizer.param_groups[0]["lr"])
             optimizer.step()
             optimizer.zero_grad()

@@ -1,5 +1,5 @@
-# symptom: clipping
-# says: not clipped
+# symptom: weights
+# says: others than those
 from typing import Any
 
 import lightning as L

@@ -1,5 +1,5 @@
-# symptom: clipped values
-# says: Each entry
+# symptom: clipping
+# says: is not clipped
 from typing import Any
 
 import lightning as L

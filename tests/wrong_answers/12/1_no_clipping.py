@@ -1,5 +1,5 @@
 # symptom: clipping
-# says: not clipped
+# says: is not clipped
 from typing import Any
 
 import lightning as L

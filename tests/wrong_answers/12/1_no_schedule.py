@@ -22,7 +22,6 @@ class Ported(L.LightningModule):
     def configure_optimizers(self) -> Any:
         """The optimizer and the schedule, stepped whenever the optimizer is."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=4)
         # "interval": without it the trainer steps the schedule once an epoch
         return optimizer
 
