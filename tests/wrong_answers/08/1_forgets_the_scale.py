@@ -14,7 +14,7 @@ def underflow(gradients: list[Tensor], scale: float) -> tuple[float, float]:
     Both are shares of all numbers of all tensors together that are not zero in float32, from 0 to 1.
     """
     g = torch.cat([gradient.flatten() for gradient in gradients])
-    half = (g[g != 0] ).half()
+    half = (g[g != 0]).half()
     return (half == 0).float().mean().item(), half.isinf().float().mean().item()
 
 
