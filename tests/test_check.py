@@ -89,7 +89,7 @@ def flat(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-@pytest.mark.parametrize("path", map(param, RIGHT))
+@pytest.mark.parametrize("path", [param(path) for path in RIGHT])
 def test_a_right_answer_is_accepted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     needed(path)
     check_exercise(exercise(path), path.read_text(), {})
