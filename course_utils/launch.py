@@ -73,7 +73,7 @@ def launch(
         engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
     _check_arguments(args, timeout, engine, env, nodes, max_restarts, dry, detach)
     cluster = engine == "slurm" or dry
-    site = sbatch.load_site() if engine == "slurm" else sbatch.Site()
+    site = sbatch.load_site() if cluster else sbatch.Site()
     machine = Machine.here()
     try:
         placement = sbatch.place_job(site, nodes, ranks, gpus_per_rank, device, threads) if cluster else place(machine, ranks, gpus_per_rank, device, threads)
@@ -104,7 +104,7 @@ def launch(
         if engine == "slurm":
             slurm.write(request, placement, site, nodes, env or {})
         if dry:
-            return _dry(request, placement, nodes, engine, quiet)
+            return _dry(request, placement, nodes, engine, site.interface, quiet)
         if engine == "slurm":
             handle: Handle = slurm.start(request, nodes, quiet, detach)
         elif through_torchrun:
@@ -132,13 +132,15 @@ def launch(
     return run
 
 
-def _dry(request: Request, placement: Placement, nodes: int, engine: str, quiet: bool) -> Run:
+def _dry(request: Request, placement: Placement, nodes: int, engine: str, interface: str, quiet: bool) -> Run:
     """Show what would be started, and keep it as a run that did not."""
     if engine == "slurm":
         shown = Path(request.command[1]).read_text()
     else:
-        commands = sbatch.torchrun_commands(request.script, nodes, placement.ranks // nodes, request.args, request.max_restarts)
+        commands = sbatch.torchrun_commands(request.script, nodes, placement.ranks // nodes, request.args, request.max_restarts, interface)
         shown = "".join(f"# on node {i}\n{command}\n" for i, command in enumerate(commands))
+        if not interface:
+            shown += "# Where a node's own name stands for 127.x.x.x, name the network that reaches the others: GLOO_SOCKET_IFNAME=eth0 torchrun ...\n"
         request.command = ["torchrun"]
     if not quiet:
         print(shown, end="", flush=True)

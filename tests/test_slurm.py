@@ -20,6 +20,7 @@ from conftest import ROOT, skip_or_fail, tell
 from kernels import limit
 
 from course_utils import jobs, local_slurm
+from course_utils.engines.sbatch import torchrun_commands
 from course_utils.launch import RankError, launch
 from course_utils.local_slurm import Cluster, LocalSlurmError
 from course_utils.magic import ranks
@@ -299,6 +300,23 @@ def test_a_link_can_be_made_slow(home: Path, cluster: Cluster, request: pytest.F
     ideal = (4 << 20) * 8 / 100e6  # two ranks send each byte once
     assert 0.8 * ideal < run.samples("s").median < 2 * ideal
     tell(request, f"slurm: all-reduce of 4 MiB over 100 Mbit/s in {run.samples('s').median:.2f} s; bytes over rate are {ideal:.2f} s")
+
+
+def test_torchrun_alone_on_several_nodes(home: Path, cluster: Cluster) -> None:
+    """The commands that are printed for each node, given to each node, where a node's own name stands for 127.0.0.1."""
+    if not cluster.bridge:
+        pytest.skip("the nodes share this host")
+    path = script(home, "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\nt = torch.ones(1)\ndist.all_reduce(t)\nprint(t.item())\n")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    begun = [
+        subprocess.Popen(["nsenter", f"--net=/proc/{cluster.pids[node][0]}/ns/net", "sh", "-c", command], env=env, stdout=subprocess.PIPE, text=True)
+        for node, command in zip(cluster.nodes, torchrun_commands(path, cluster.addresses, 1, interface="eth0"), strict=True)
+    ]
+    try:
+        assert [process.communicate(timeout=limit(60))[0] for process in begun] == ["2.0\n"] * 2
+    finally:
+        for process in begun:
+            process.kill()
 
 
 @pytest.mark.parametrize("one_host", [False, True])

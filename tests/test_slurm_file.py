@@ -141,7 +141,11 @@ def test_torchrun_on_several_nodes(home: Path, capsys: pytest.CaptureFixture[str
     run = launch("train.py", 4, args=["a b"], engine="torchrun", nodes=2, dry=True)
     command = f"--nproc-per-node=2 --master-addr=FIRST-NODE --master-port=29500 {home}/train.py 'a b'"
     expected = "".join(f"# on node {i}\ntorchrun --nnodes=2 --node-rank={i} {command}\n" for i in range(2))
-    assert capsys.readouterr().out == f"{run.placement}\n{expected}" and run.command == expected
+    assert capsys.readouterr().out == f"{run.placement}\n{run.command}" and run.command.startswith(expected)
+    assert run.command.removeprefix(expected).startswith("# Where a node's own name stands for 127.x.x.x")
+    (home / "slurm.toml").write_text('gpus_per_node = 4\ninterface = "ib0"\n')
+    run = launch("train.py", engine="torchrun", nodes=2, dry=True, quiet=True)
+    assert run.command.count("GLOO_SOCKET_IFNAME=ib0 NCCL_SOCKET_IFNAME=ib0 torchrun ") == 2 and "--nproc-per-node=4" in run.command
     assert torchrun_commands("t.py", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], 8, max_restarts=1)[2] == (
         "torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1 --master-addr=10.0.0.1 --master-port=29500 t.py"
     )

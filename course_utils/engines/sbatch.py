@@ -182,18 +182,25 @@ def _for_slurm(path: str) -> str:
 
 
 def torchrun_commands(
-    script: str | os.PathLike[str], nodes: int | Sequence[str] = 2, ranks_per_node: int = 1, args: Sequence[object] = (), max_restarts: int = 0
+    script: str | os.PathLike[str],
+    nodes: int | Sequence[str] = 2,
+    ranks_per_node: int = 1,
+    args: Sequence[object] = (),
+    max_restarts: int = 0,
+    interface: str = "",
 ) -> list[str]:
     """The command for each node to run one program on all of them with torchrun alone, without Slurm: start them within a few minutes of each other.
 
     `nodes` are their addresses, or only how many: then put the address of the first in place of FIRST-NODE. Files and paths must be the same on all.
+    `interface` is the one that reaches the other nodes, as in "eth0": needed where a node's own name stands for 127.x.x.x. Raises LaunchError for no node.
     """
     hosts = ["FIRST-NODE", *[""] * (nodes - 1)] if isinstance(nodes, int) else list(nodes)
     if not hosts or ranks_per_node < 1:
         raise LaunchError("torchrun needs at least one node and one rank on each")
+    network = f"GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface} " if interface else ""
     restarts = f" --max-restarts={max_restarts}" if max_restarts else ""
     return [
-        f"torchrun --nnodes={len(hosts)} --node-rank={i} --nproc-per-node={ranks_per_node}{restarts} --master-addr={hosts[0]} --master-port={PORT} "
+        f"{network}torchrun --nnodes={len(hosts)} --node-rank={i} --nproc-per-node={ranks_per_node}{restarts} --master-addr={hosts[0]} --master-port={PORT} "
         + shlex.join([str(script), *(str(a) for a in args)])
         for i in range(len(hosts))
     ]
