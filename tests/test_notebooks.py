@@ -58,6 +58,8 @@ class Outcome:
 
 
 def limit_s(path: Path) -> float:
+    if name(path).startswith("solutions/12"):
+        return 40  # two checks import other frameworks
     return 120 if path.name[:2] in LONG and path.parent.name != "solutions" else LIMIT_S[path.parent.name]
 
 
