@@ -92,9 +92,11 @@ def _code(text: str) -> int | None:
 
 def _ask(command: list[str], env: Mapping[str, str] | None = None) -> str:
     try:
+        # In a session of its own: a notebook's interrupt goes to all of the kernel's process group, and a job half submitted is one that nobody knows.
         answer = subprocess.run(
-            command, env=_clean(os.environ if env is None else env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
-        )
+            command, env=_clean(os.environ if env is None else env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S,
+            start_new_session=True,
+        )  # fmt: skip
     except FileNotFoundError:
         raise NoAnswer(f"there is no {command[0]} here: no such file") from None
     except subprocess.TimeoutExpired:

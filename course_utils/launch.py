@@ -73,9 +73,9 @@ def launch(
         engine = os.environ.get("COURSE_ENGINE", "auto")  # lets a whole notebook run on another engine
     _check_arguments(args, timeout, engine, env, nodes, max_restarts, dry, detach)
     cluster = engine == "slurm" or dry
-    site = sbatch.load_site() if cluster else sbatch.Site()
     machine = Machine.here()
     try:
+        site = sbatch.load_site() if cluster else sbatch.Site()
         placement = sbatch.place_job(site, nodes, ranks, gpus_per_rank, device, threads) if cluster else place(machine, ranks, gpus_per_rank, device, threads)
     except ValueError as error:
         raise LaunchError(str(error)) from None
@@ -101,12 +101,16 @@ def launch(
             max_restarts=max_restarts,
         )
         stream = Stream(folder, placement.ranks, quiet)
-        if engine == "slurm":
-            slurm.write(request, placement, site, nodes, env or {})
-        if dry:
-            return _dry(request, placement, nodes, engine, site.interface, quiet)
-        if engine == "slurm":
-            handle: Handle = slurm.start(request, nodes, quiet, detach)
+        try:
+            if engine == "slurm":
+                slurm.write(request, placement, site, nodes, env or {})
+            if dry:
+                return _dry(request, placement, nodes, engine, site.interface, quiet)
+            job = slurm.start(request, nodes, quiet, detach) if engine == "slurm" else None
+        except ValueError as error:
+            raise LaunchError(str(error)) from None
+        if job is not None:
+            handle: Handle = job
         elif through_torchrun:
             handle = torchrun.start(request)
         elif asked_for_new:

@@ -269,7 +269,7 @@ dist.destroy_process_group()
 def test_a_job_saves_its_state_and_goes_on_exactly(home: Path, cluster: Cluster, request: pytest.FixtureRequest) -> None:
     """USR1, as Slurm sends it before the time is over: checkpoint, back into the queue, and the same training to the last digit."""
     path = script(home, TRAIN)
-    whole = launch(path, 2, env={"STEP_S": "0", "SLURM_RESTART_COUNT": "0", "REQUEUE_FILE": ""}, quiet=True)
+    whole = launch(path, 2, engine="cold", env={"STEP_S": "0"}, quiet=True)
     folder = home / "runs" / "lesson" / "launches"
 
     def third_step() -> bool:
@@ -345,8 +345,8 @@ def test_down_leaves_nothing(monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
         while len(sleepers()) < 3 and time.monotonic() < until:
             time.sleep(0.1)
         assert len(sleepers()) == 3
-        script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['', 'down', '--folder', {str(folder)!r}]"
-        said = subprocess.run([sys.executable, "-c", script + "; from course_utils import local_slurm as s; s.main()"], capture_output=True, text=True)
+        command = [sys.executable, "-m", "course_utils.local_slurm", "down", "--folder", str(folder)]
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert "nothing of it is left" in said.stdout, said.stderr
         assert not cluster._processes() and not [p for p in sleepers() if p.status() != psutil.STATUS_ZOMBIE]
         assert networks() == before and not folder.exists() and Path("/proc/self/mounts").read_text() == mounts

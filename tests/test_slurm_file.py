@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_torchrun_on_several_nodes(home: Path, capsys: pytest.CaptureFixture[str
     assert torchrun_commands("t.py", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], 8, max_restarts=1)[2] == (
         "torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1 --master-addr=10.0.0.1 --master-port=29500 t.py"
     )
-    with pytest.raises(LaunchError):
+    with pytest.raises(ValueError, match="at least one node"):
         torchrun_commands("t.py", [])
 
 
@@ -191,7 +192,7 @@ def test_where_the_settings_are_found(home: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COURSE_SLURM", str(home / "other.toml"))
     assert load_site().partition == "named"
     monkeypatch.setenv("COURSE_SLURM", str(home / "missing.toml"))
-    with pytest.raises(LaunchError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot be read"):
         load_site()
 
 
@@ -280,6 +281,13 @@ def test_a_dead_cluster_is_not_waited_for(home: Path, monkeypatch: pytest.Monkey
     program(home, "scancel", "echo 'scancel: error: Access/permission denied' >&2; exit 1")
     with pytest.raises(jobs.NoAnswer, match="permission denied"):
         jobs.cancel("12")
+
+
+def test_an_interrupt_does_not_reach_slurms_programs(home: Path) -> None:
+    """It goes to the whole process group of a kernel."""
+    program(home, "scontrol", f"exec {sys.executable} -c 'import os; print(\"JobState=\" + str(os.getpgrp()))'")
+    job = jobs.look("12")
+    assert job and int(job.state) != os.getpgrp()
 
 
 def test_no_slurm_one_line_and_the_file(home: Path) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..failure import LaunchError
 from ..folders import course_home
 from ..machine import Placement
 from . import KEEP_MEMORY, Request
@@ -55,22 +54,22 @@ def site_file() -> Path | None:
 
 
 def load_site() -> Site:
-    """This cluster's settings; all empty without a file. Raises LaunchError for a file that cannot be read or names something unknown."""
+    """This cluster's settings; all empty without a file. Raises ValueError for a file that cannot be read or names something unknown."""
     path = site_file()
     if path is None:
         return Site()
     try:
         raw = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise LaunchError(f"the settings of the cluster in {path} cannot be read ({error})") from None
+        raise ValueError(f"the settings of the cluster in {path} cannot be read ({error})") from None
     known: dict[str, Any] = {f.name: getattr(Site(), f.name) for f in fields(Site)}
     for name, value in raw.items():
         if name not in known:
-            raise LaunchError(f"{path} sets {name!r}, which is not known; known are {', '.join(known)}")
+            raise ValueError(f"{path} sets {name!r}, which is not known; known are {', '.join(known)}")
         wanted, inside = type(known[name]), list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else [str(value)]
         lines = all(isinstance(v, str) and "\n" not in v for v in inside)
         if type(value) is not wanted or not lines or (wanted is int and value < 0):
-            raise LaunchError(f"{path}: {name} must be like {known[name] or _LIKE[wanted]}; got {value!r}")
+            raise ValueError(f"{path}: {name} must be like {known[name] or _LIKE[wanted]}; got {value!r}")
     return Site(**raw)
 
 
@@ -81,20 +80,20 @@ def place_job(site: Site, nodes: int, ranks: int | str, gpus_per_rank: int | str
     """The devices of a job's ranks: GPUs when the settings say that nodes have enough of them, otherwise cores.
 
     `ranks` is the number on all nodes together; "auto": one for each GPU, otherwise one for each node, and 2 on a single one.
-    Raises LaunchError when they do not share out evenly over the nodes, or for a value that makes no sense.
+    Raises ValueError when they do not share out evenly over the nodes, or for a value that makes no sense.
     """
     if device not in ("auto", "cuda", "cpu"):
-        raise LaunchError(f"device must be auto, cuda or cpu on several nodes; got {device!r}")
+        raise ValueError(f"device must be auto, cuda or cpu on several nodes; got {device!r}")
     for name, value, word in (("ranks", ranks, "auto"), ("gpus_per_rank", gpus_per_rank, "all"), ("threads", 1 if threads is None else threads, None)):
         if value != word and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise LaunchError(f"{name} must be a whole number from 1 on{f', or {word!r}' if word else ''}; got {value!r}")
+            raise ValueError(f"{name} must be a whole number from 1 on{f', or {word!r}' if word else ''}; got {value!r}")
     gpus = 0 if device == "cpu" else site.gpus_per_node
     own = 1 if gpus_per_rank == "all" else int(gpus_per_rank)
     if ranks == "auto":
         ranks = nodes * (1 if gpus_per_rank == "all" else gpus // own) or max(2, nodes)
     world = int(ranks)
     if world % nodes:
-        raise LaunchError(f"{world} ranks do not share out evenly over {nodes} nodes; ranks counts all of them, so give a multiple of {nodes}")
+        raise ValueError(f"{world} ranks do not share out evenly over {nodes} nodes; ranks counts all of them, so give a multiple of {nodes}")
     each = world // nodes
     own = max(1, gpus // each) if gpus_per_rank == "all" else own
     per_thread = threads or site.cpus_per_rank or 1
@@ -141,7 +140,7 @@ def job_file(request: Request, placement: Placement, site: Site, nodes: int, giv
     memory = KEEP_MEMORY if placement.device == "cpu" else {}
     for name, value in {"COURSE_TIMEOUT_S": f"{request.timeout:g}", **placement.env, **memory, **interface, **site.env, **given}.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise LaunchError(f"{name!r} is no name that a shell can give to a variable")
+            raise ValueError(f"{name!r} is no name that a shell can give to a variable")
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(str(value))}")
     lines += [
         "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK  # since Slurm 22.05 srun does not take this from sbatch by itself",
@@ -177,7 +176,7 @@ def job_file(request: Request, placement: Placement, site: Site, nodes: int, giv
 def _for_slurm(path: str) -> str:
     """A path as Slurm's options take it, where % begins a pattern and a space would end it."""
     if any(c in path for c in " %\\\"'#"):
-        raise LaunchError(f"Slurm cannot write its logs to {path}: give the course a folder without spaces, quotes, # and %, by COURSE_HOME")
+        raise ValueError(f"Slurm cannot write its logs to {path}: give the course a folder without spaces, quotes, # and %, by COURSE_HOME")
     return path
 
 
@@ -192,11 +191,11 @@ def torchrun_commands(
     """The command for each node to run one program on all of them with torchrun alone, without Slurm: start them within a few minutes of each other.
 
     `nodes` are their addresses, or only how many: then put the address of the first in place of FIRST-NODE. Files and paths must be the same on all.
-    `interface` is the one that reaches the other nodes, as in "eth0": needed where a node's own name stands for 127.x.x.x. Raises LaunchError for no node.
+    `interface` is the one that reaches the other nodes, as in "eth0": needed where a node's own name stands for 127.x.x.x. Raises ValueError for no node.
     """
     hosts = ["FIRST-NODE", *[""] * (nodes - 1)] if isinstance(nodes, int) else list(nodes)
     if not hosts or ranks_per_node < 1:
-        raise LaunchError("torchrun needs at least one node and one rank on each")
+        raise ValueError("torchrun needs at least one node and one rank on each")
     network = f"GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface} " if interface else ""
     restarts = f" --max-restarts={max_restarts}" if max_restarts else ""
     return [

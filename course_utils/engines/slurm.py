@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from .. import jobs, local_slurm
-from ..failure import LaunchError
 from ..machine import Machine, Placement
 from ..run import outcome_of_job
 from . import Handle, Request
@@ -112,16 +111,16 @@ def write(request: Request, placement: Placement, site: Site, nodes: int, given:
 
 
 def start(request: Request, nodes: int, quiet: bool, detach: bool) -> JobHandle:
-    """Hand the written file to Slurm. Raises LaunchError, in a line that names the file, where there is no Slurm, or it refuses the job."""
+    """Hand the written file to Slurm. Raises ValueError, in a line that names the file, where there is no Slurm, or it refuses the job."""
     path = request.command[1]
     if not jobs.available():
-        raise LaunchError(
+        raise ValueError(
             f"there is no Slurm here (no sbatch and scontrol on the path); the job is written, for a machine that has it: {shlex.join(request.command)}"
         )
     try:
         number = jobs.submit(path, request.env)
     except jobs.NoAnswer as error:
-        raise LaunchError(f"Slurm does not take the job: {error}; its file is {path}") from None
+        raise ValueError(f"Slurm does not take the job: {error}; its file is {path}") from None
     if not quiet:
         print(f"job {number} is submitted: {path}", flush=True)
     own = local_slurm.find(Path(os.environ.get("SLURM_CONF", "none")).parent)

@@ -7,7 +7,6 @@ on a port of its own. It is for one user on one machine: nothing here is a way t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -15,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -373,44 +371,3 @@ def _run(command: list[str], otherwise: str) -> str:
     if answer.returncode:
         raise LocalSlurmError(f"{otherwise} ({' '.join(command[:1])}: {(answer.stderr.strip().splitlines() or ['it said nothing'])[-1]})")
     return answer.stdout
-
-
-def main() -> int:
-    """The command line: up, down, status, rate."""
-    parser = argparse.ArgumentParser(prog="python -m course_utils.local_slurm", description="A real Slurm on this one machine, to learn with.")
-    parser.add_argument("what", choices=["up", "down", "status", "rate"])
-    parser.add_argument("value", nargs="?", help="of `rate`: what each node may send, as in 1gbit or 100mbit; none takes the limit away")
-    parser.add_argument("--nodes", type=int, default=2, help="2 to 8")
-    parser.add_argument("--rate", help="what each node may send, as in 1gbit")
-    parser.add_argument("--folder", help=f"where its state lies; otherwise {default_folder()}")
-    parser.add_argument("--one-host", action="store_true", help="no networks and names of their own for the nodes")
-    asked = parser.parse_args()
-    try:
-        if asked.what == "up":
-            cluster: Cluster | None = up(asked.nodes, asked.rate, asked.folder, asked.one_host)
-        else:
-            cluster = find(asked.folder)
-        if cluster is None:
-            print("no local Slurm runs here")
-            return 0 if asked.what == "down" else 1
-        if asked.what == "down":
-            cluster.down()
-            print("the local Slurm has ended, and nothing of it is left")
-            return 0
-        if asked.what == "rate":
-            cluster.shape(None if asked.value in (None, "none") else asked.value)
-    except LocalSlurmError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if not cluster.running():
-        print(f"the local Slurm in {cluster.folder} is broken; take it down")
-        return 1
-    where = dict(zip(cluster.nodes, cluster.addresses, strict=True))
-    print("\n".join(f"{name}  {where[name]}  {state}" for name, state in node_states(cluster).items()))
-    print(f"each node sends at most {cluster.rate}" if cluster.rate else "no limit on the links")
-    print("\n".join([*cluster.notes, "", "use it with:", f"export SLURM_CONF={cluster.conf}"]))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
