@@ -336,6 +336,22 @@ def test_a_job_from_the_queue_to_its_end(home: Path, quick: None, monkeypatch: p
     assert Run.load(Path(run.path, "run.json")).job == run.job
 
 
+def test_a_job_whose_node_fails_is_queued_again(home: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_slurm(home, line("RUNNING"), line("RUNNING"), *[line("PENDING", "BeginTime", nodes="")] * 3, line("RUNNING", nodes="n[3-4]"), line("COMPLETED"))
+    real = slurm.write
+
+    def leave(request: Any, *rest: Any) -> Path:
+        path = real(request, *rest)
+        (path.parent / "rank0.pid").write_text("9 n1")
+        (path.parent / "launcher.log").write_text("srun: error: Node failure on n2\n")
+        return path
+
+    monkeypatch.setattr(slurm, "write", leave)
+    assert launch("train.py", 2, engine="slurm", nodes=2).ok
+    said = capsys.readouterr().out.splitlines()[2:]
+    assert said == ["job 12 runs on n[1-2]", "job 12 is queued again, for node n2 has failed", "job 12 waits (BeginTime)", "job 12 runs on n[3-4]"]
+
+
 @pytest.mark.parametrize(
     ("end", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -65,14 +66,23 @@ class JobHandle(Handle):
             return self._outcome({"cause": "lost"})
         self.answered, self.job = now, found["job"]
         if found["cause"] == "waiting":
-            self.ranks_since = float("inf")  # it was queued again, perhaps, and its ranks have all their time
-            reason = self.job["reason"]
-            self._say(f"job {self.number} waits ({reason})" if reason else f"job {self.number} waits")
+            self._waits(self.job["reason"])
         elif found["cause"] == "running":
-            self._say("job {} runs on {}".format(self.number, self.job["nodes"]))
+            if self.job["state"] == "RUNNING":
+                self._say("job {} runs on {}".format(self.number, self.job["nodes"]))
         else:
             return self._outcome(found)
         return None
+
+    def _waits(self, reason: str) -> None:
+        if self.ranks_since < float("inf"):  # it was queued again: its ranks will have all their time
+            self.ranks_since = float("inf")
+            for old in self.folder.glob("rank*.pid"):
+                old.unlink(missing_ok=True)
+            log = self.folder / "launcher.log"
+            failed = re.findall(r"Node failure on (\S+)", log.read_text(errors="replace")) if log.exists() else []
+            self._say(f"job {self.number} is queued again" + (f", for node {failed[-1]} has failed" if failed else ""))
+        self._say(f"job {self.number} waits ({reason})" if reason else f"job {self.number} waits")
 
     def stop(self) -> None:
         """Cancel the job; `wait` then gives the outcome."""
