@@ -1,0 +1,54 @@
+"""A local Slurm ends with the process that it was lent to, also when that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from course_utils import local_slurm
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+
+def made_up(folder: Path, pid: int) -> None:
+    """The file of a cluster that has one process."""
+    folder.mkdir()
+    raw = {"folder": str(folder), "nodes": ["n1", "n2"], "addresses": ["127.0.0.1"] * 2, "pids": {"n1": [pid, local_slurm._start_time(pid)]}}
+    (folder / "cluster.json").write_text(json.dumps(raw))
+
+
+def gone(process: subprocess.Popen[bytes], seconds: float = 15.0) -> bool:
+    until = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return process.poll() is not None
+
+
+def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    user = subprocess.Popen(["sleep", "60"])
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, local_slurm.MARK: str(folder)})
+    made_up(folder, daemon.pid)
+    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm_guard", str(user.pid), str(folder)], cwd=ROOT)
+    time.sleep(1.0)
+    assert guard.poll() is None and daemon.poll() is None, "it waits while the user lives"
+    user.kill()
+    user.wait()
+    assert gone(guard) and gone(daemon)
+    assert not folder.exists()
+
+
+def test_it_ends_with_the_cluster(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    made_up(folder, os.getpid())
+    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm_guard", str(os.getpid()), str(folder)], cwd=ROOT)
+    time.sleep(0.5)
+    (folder / "cluster.json").unlink()
+    assert gone(guard) and guard.returncode == 0

@@ -1,0 +1,16 @@
+# symptom: ranks different
+# says: names other ranks
+def read_hang(entered: dict[int, list[str] | None]) -> tuple[str, list[int]]:
+    silent = sorted(rank for rank, record in entered.items() if record is None)
+    if silent:
+        return "no record", silent
+    records = {rank: entered[rank] for rank in sorted(entered)}
+    furthest = max(len(record) for record in records.values())
+    for place in range(furthest):
+        there = {rank: record[place] for rank, record in records.items() if len(record) > place}
+        usual = next(iter(there.values()))
+        odd = [rank for rank, name in there.items() if name != usual]
+        if odd:
+            return "different", odd
+    behind = [rank for rank, record in records.items() if len(record) < furthest]
+    return ("behind", behind) if behind else ("together", [])
