@@ -26,7 +26,7 @@ SCALER_CASES: list[tuple[list[float], dict[str, float]]] = [
     ([1.0, -2.0, 0.5], {"scale": 1024.0, "interval": 100}),
     ([1.0, INF, 1.0, NAN, 2.0, 1.0], {"scale": 1024.0, "interval": 100}),
     ([1.0, 1.0, 1.0, INF, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0], {"scale": 256.0, "interval": 3}),
-    ([1.0, 1.0, INF, INF, 1.0, 1.0, 1.0, 1.0], {"scale": 64.0, "interval": 3, "growth": 4.0, "backoff": 0.25}),
+    ([1.0, 1.0, INF, INF, 1.0, 1.0, 1.0, 1.0], {"scale": 2.0, "interval": 3, "growth": 4.0, "backoff": 0.25}),  # and below 1
 ]
 
 # 08.3: products_s, rest_s, weights, compute_ratio, memory_Bps

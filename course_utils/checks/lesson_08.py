@@ -91,7 +91,7 @@ def judge_underflow(answer: Path) -> list[str]:
                 "too large": "With this scale a gradient becomes infinite.",
                 "too small": "A larger scale would do.",
             }[symptom]
-            raise Difference(symptom, f"{said.rstrip('.')} (gradients {some(rows, 3)}).", f"{right:g}, a power of two", [f"{scale:g}"])
+            raise Difference(symptom, f"{said.rstrip('.')} (gradients {some(rows, 3)}).", f"{right:g}, which is 2^{math.log2(right):g}", [f"{scale:g}"])
     if told["changed"]:
         raise Difference("changed", "`underflow` changes the gradients that it is given.", "the caller's tensors as they were")
     return [
