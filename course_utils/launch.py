@@ -282,6 +282,8 @@ def _by_hand(request: Request, placement: Placement) -> str:
     if request.command[:1] == ["sbatch"]:
         return shlex.join(request.command)
     changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
+    if request.max_restarts:
+        changed |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""
     return f"{given} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join([request.script, *request.args])

@@ -51,6 +51,12 @@ def test_each_kill_is_a_mark_in_the_lane_of_its_outcome_and_the_text_counts_them
     assert len(set(markers)) == 3
 
 
+def test_marks_of_a_later_way_are_inside_the_picture():
+    figure = figures.outcomes({"soon": [(0.001, "neither")], "late": [(0.5, "new")]}, xlabel="killed after")
+    for ax in figure.mpl.axes:
+        assert ax.get_xlim()[0] == 0 and ax.get_xlim()[1] > 500  # ms
+
+
 def test_an_outcome_keeps_its_mark_where_others_are_missing():
     alone = figures.outcomes({"renamed": [(0.1, "new")]}, xlabel="after")
     both = figures.outcomes(KILLS, xlabel="after")

@@ -35,10 +35,11 @@ def outcomes(ways: Mapping[str, Tries], xlabel: str, title: str | None = None) -
             ax.plot(moments, [lane] * len(moments), linestyle="none", marker=marker, markersize=7, markeredgecolor=edge, markerfacecolor=face, alpha=0.8)
         ax.set_yticks(range(len(names)), [f"{name} ({sum(outcome == name for _, outcome in tries)})" for name in names])
         ax.set_ylim(len(names) - 0.4, -0.6)
-        ax.set_xlim(left=0)
         ax.set_title(way, loc="left", fontsize=10, color=look.INK)
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="y", color="#E4E4E4")
+    # Once for all panels, which share the axis: a limit set in the first would stop it from growing with the later ones.
+    axes[-1].set_xlim(0, 1.04 * factor * max(at for tries in ways.values() for at, _ in tries) or 1.0)
     axes[-1].set_xlabel(f"{xlabel} ({unit})")
     counts = {way: listing([f"{sum(outcome == name for _, outcome in tries)} {name}" for name in names]) for way, tries in ways.items()}
     finding = "; ".join(f"{way}: {count}" for way, count in counts.items())
