@@ -36,7 +36,9 @@ PathFinder.find_spec = classmethod(without)
 
 def without(folder: Path, *names: str) -> dict[str, str]:
     """An environment in which Python does not find these packages."""
-    (folder / "sitecustomize.py").write_text(BLOCKER.format(names=(*names, "pytorch_lightning", "keras")))
+    parts = {"lightning": ["pytorch_lightning"], "tensorflow": ["keras"]}  # which go with them
+    hidden = tuple(part for name in names for part in (name, *parts[name]))
+    (folder / "sitecustomize.py").write_text(BLOCKER.format(names=hidden))
     return {"PYTHONPATH": str(folder)}
 
 
@@ -71,14 +73,14 @@ def test_an_exercise_says_what_it_needs(name: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.parent.name)
 def test_lesson_runs_with_the_frameworks(
-    path: Path, tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
+    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config
 ) -> None:
     if lacking := [why for name in EXTRAS if (why := missing(name))]:
         skip_or_fail("; ".join(lacking))
     if path == LESSON and any(c["headline"] and c["status"] == "shown" for c in add_claims(pytestconfig.cache, path, [])):
         return  # a test before this one ran this code, with them
     outcome = run_notebook(path, tmp_path, descendants)
-    show(capsys, path, outcome)
+    show(request, path, outcome)
     check(path, outcome)
     if path == LESSON:
         add_claims(pytestconfig.cache, path, outcome.claims)
@@ -90,11 +92,11 @@ def test_lesson_runs_with_the_frameworks(
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("absent", [("lightning",), ("tensorflow",), ("lightning", "tensorflow")], ids="+".join)
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.parent.name != "exercises"], ids=lambda path: path.parent.name)
-def test_lesson_runs_without(path: Path, absent: tuple[str, ...], tmp_path: Path, descendants: Descendants, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lesson_runs_without(path: Path, absent: tuple[str, ...], tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest) -> None:
     if len(absent) == 1 and path.parent.name == "solutions":
         pytest.skip("the two together say it")
     outcome = run_notebook(path, tmp_path, descendants, without(tmp_path, *absent))
-    show(capsys, path, outcome)
+    show(request, path, outcome)
     check(path, outcome)
     if path == LESSON:
         skipped = [c for c in outcome.claims if c["status"] == "skipped"]
