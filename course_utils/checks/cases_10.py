@@ -27,4 +27,5 @@ PLAN_CASES: list[tuple[float, int, float, float, float, float]] = [
     (7.5e9, 64, 70e9, 0.5, 5e9, 80e9),  # recomputing: the network is slow
     (30e9, 4, 10e9, 2.0, 50e9, 80e9),  # none
     (1e9, 1, 60e9, 1.0, 50e9, 24e9),  # one rank has nothing to send
+    (2e9, 8, 8e9, 1.0, 100e9, 40e9),  # stage 0, which takes all that the device has
 ]

@@ -93,7 +93,7 @@ SPLIT: Hints = {
         "Call `dist.all_reduce` only inside the two functions of an `autograd.Function`.",
     ),
     "no graph": ("Somewhere the way back is cut: by `detach`, `.data` or `no_grad`.", "Call `dist.all_reduce` inside the forward of an `autograd.Function`."),
-    "not copied": ("A slice is a view: its gradient goes to the tensor that it was cut from.", "New `nn.Linear`s, and `copy_` under `torch.no_grad()`."),
+    "not copied": ("A slice is a view of the tensor that it was cut from; so is what `.data` gives.", "New `nn.Linear`s, and `copy_` under `torch.no_grad()`."),
     "collectives": (
         "Between `up` and `down` nothing need be exchanged: tanh looks at each hidden unit by itself.",
         "One all-reduce of the output, and one of the gradient of x.",
@@ -128,6 +128,7 @@ PLAN: Hints = {
         "Look at what fits before you look at the time.",
         "Skip a way whose `memory_bytes` is above `device_bytes`; what is exactly as large fits.",
     ),
+    "exactly": ("This way needs exactly as much as the device has.", "At most `device_bytes`: compare with `<=`."),
     "none": ("Does any of the eight ways fit?", "None only if none of 4 stages, with or without recomputing, fits; and then None."),
     "slower": ("Another way fits and is faster.", "Go through all eight and keep the fastest: the network decides between stage 3 and recomputing."),
     "ties": ("Several ways take the same time.", "Go from stage 0 up, first without recomputing, and replace the best only if the new one is strictly faster."),

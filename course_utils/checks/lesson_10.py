@@ -170,6 +170,9 @@ def _split(seen: list[dict[str, Any]], ranks: int) -> None:
         raise Difference(symptom, f"{name.capitalize()} is not that of one device ({case}).{forgot}", "that of one device, on every rank", got)
     if any(s["given"] for s in seen):
         raise Difference("not copied", f"Backward leaves gradients in `up` or `down` as they were given ({case}).", "parameters of their own: copies")
+    if seen[0]["shared"]:
+        where = " and ".join(f"`{name}`" for name in seen[0]["shared"])
+        raise Difference("not copied", f"{where} lies in the memory of what was given: training one changes the other ({case}).", "copies")
     if any(s["before"] for s in seen):
         raise Difference("collectives", f"`__init__` calls {some(seen[0]['before'])} ({case}).", "no collective: all ranks hold the same MLP")
     for way in ("forward", "backward"):
@@ -220,6 +223,8 @@ def judge_plan(answer: Path) -> list[str]:
             symptom = "does not fit"
         elif got is None or wanted is None:
             symptom = "none"
+        elif _held(p, n, wanted[0], act, wanted[1]) == device:
+            symptom = "exactly"
         else:
             symptom = (
                 "slower"

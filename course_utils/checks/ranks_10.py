@@ -186,6 +186,8 @@ def _split_case(make: Callable[..., Any], ranks: int) -> dict[str, Any]:
     with inside.Collectives() as before:
         module = make(given_up, given_down, doing=f"splitting an MLP over {ranks} ranks")
     _shapes(module, ranks)
+    theirs = {p.untyped_storage().data_ptr() for p in [*given_up.parameters(), *given_down.parameters()]}
+    shared = [name for name, p in module.named_parameters() if p.untyped_storage().data_ptr() in theirs]
     mine = x.clone().requires_grad_()
     inside.report(call=f"running forward on {ranks} ranks")
     with inside.Collectives() as forward:
@@ -217,6 +219,7 @@ def _split_case(make: Callable[..., Any], ranks: int) -> dict[str, Any]:
         "forward": [name for name, _ in forward.calls],
         "backward": [name for name, _ in backward.calls],
         "held": sum(p.numel() for p in module.parameters()),
+        "shared": shared,
         "given": [p.grad is not None for p in [*given_up.parameters(), *given_down.parameters()]].count(True),
     }
 
