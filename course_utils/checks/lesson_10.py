@@ -223,7 +223,7 @@ def judge_plan(answer: Path) -> list[str]:
             symptom = "does not fit"
         elif got is None or wanted is None:
             symptom = "none"
-        elif _held(p, n, wanted[0], act, wanted[1]) == device:
+        elif _held(p, n, wanted[0], act, bool(wanted[1])) == device:
             symptom = "exactly"
         else:
             symptom = (
