@@ -11,9 +11,10 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from course_utils import figures
-from course_utils.figures.look import KINDS, number, readable_unit, unit_of_name
+from course_utils.figures.look import KINDS
 from course_utils.published import Point, ddp_scaling
 from course_utils.run import Provenance, Samples
+from course_utils.units import number, readable_unit, unit_of_name
 
 RECORDED = Provenance("recorded", "8 x H100")
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..predict import Bracket
 from ..run import Samples
+from ..units import number
 from . import look
-from .look import KINDS, Figure, kind_of, made_guesses, middle, number, provenance_words, sentence, spread
+from .look import KINDS, Figure, kind_of, made_guesses, middle, provenance_words, sentence, spread
 from .ratios import TICKS
 
 

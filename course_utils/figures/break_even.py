@@ -8,8 +8,9 @@ from typing import Any
 
 from ..predict import BreakEven, crossing
 from ..run import Samples
+from ..units import number, readable, readable_unit
 from . import look
-from .look import KINDS, Figure, number, readable, sentence
+from .look import KINDS, Figure, sentence
 
 Points = Sequence[tuple[float, float]]
 
@@ -34,7 +35,7 @@ def break_even(
     met = Samples(found).median
     most = max(curve[-1][0] for curve in (before, *after))
     seconds = max(curve[-1][1] for curve in (before, *after))
-    factor, unit = look.readable_unit("s", seconds)
+    factor, unit = readable_unit("s", seconds)
 
     mpl, (ax,) = look.new_axes()
     plain = KINDS["measured"].style() | {"marker": "o", "markersize": 5}

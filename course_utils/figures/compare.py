@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..published import Point
 from ..run import Samples
+from ..units import number, readable_unit, unit_of_name
 from . import look
-from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, number, provenance_words, sentence, spread
+from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, provenance_words, sentence, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,9 +45,9 @@ def bars(
     if unknown := set(predictions) - set(labels):
         raise KeyError(f"predicted has {listing([repr(k) for k in unknown])}, but the bars are {listing([repr(k) for k in labels])}")
     name = next((v.name for v in values.values() if isinstance(v, Samples)), "")
-    base_unit = look.unit_of_name(name) if unit is None else unit
+    base_unit = unit_of_name(name) if unit is None else unit
     largest = max([abs(spread(v)[1]) for v in values.values()] + [abs(v) for v in [*predictions.values(), *guesses.values()]])
-    factor, shown_unit = look.readable_unit(base_unit, largest)
+    factor, shown_unit = readable_unit(base_unit, largest)
 
     mpl, (ax,) = look.new_axes()
     named: set[str] = set()
@@ -259,7 +260,7 @@ def _once(ax: Axes, named: set[str], label: str, x: list[float], y: list[float],
 def _axis_words(name: str, base_unit: str, shown_unit: str) -> str:
     if "/" in base_unit or not base_unit:
         return shown_unit or name.replace("_", " ")
-    stem = name.rpartition("_")[0].replace("_", " ") if look.unit_of_name(name) else name.replace("_", " ")
+    stem = name.rpartition("_")[0].replace("_", " ") if unit_of_name(name) else name.replace("_", " ")
     if base_unit in ("s", "ms", "µs"):
         stem = stem if "time" in stem else f"{stem} time".strip()
     return f"{stem} ({shown_unit})".strip()

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..run import KINDS as PROVENANCE_KINDS
 from ..run import Samples
-from ..units import number as number
-from ..units import readable as readable
-from ..units import readable_unit as readable_unit
-from ..units import unit_of_name as unit_of_name
+from ..units import number, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

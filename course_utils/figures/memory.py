@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..run import Samples
+from ..units import number, readable_unit
 from . import look
-from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, number, provenance_words, sentence, spread
+from .look import KINDS, Figure, errorbars, kind_of, listing, made_guesses, middle, provenance_words, sentence, spread
 
 Parts = Mapping[str, float]
 # Colour and hatch of a part, and whether text on it is white; never colour alone.
@@ -127,7 +128,7 @@ def _looks(names: Sequence[str]) -> dict[str, tuple[str, str, bool]]:
 
 def _unit(largest: float, decimal: bool) -> tuple[float, str]:
     if not decimal:
-        return look.readable_unit("bytes", largest)
+        return readable_unit("bytes", largest)
     return next(((1 / size, name) for size, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= size), (1.0, "bytes"))
 
 

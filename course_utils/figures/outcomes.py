@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..units import unit_of_name
+from ..units import number, readable_unit, unit_of_name
 from . import look
 from .look import Figure, listing, sentence
 
@@ -26,7 +26,7 @@ def outcomes(ways: Mapping[str, Tries], xlabel: str, title: str | None = None) -
     names = [*(name for name in _KNOWN if name in found), *sorted(found - set(_KNOWN))]
     if len(names) > len(_STYLES):
         raise ValueError(f"there are markers for {len(_STYLES)} outcomes; got {listing(names)}")
-    factor, unit = look.readable_unit(unit_of_name("at_s"), max(at for tries in ways.values() for at, _ in tries) or 1.0)
+    factor, unit = readable_unit(unit_of_name("at_s"), max(at for tries in ways.values() for at, _ in tries) or 1.0)
     mpl, axes = look.new_axes(rows=len(ways), size=(look.SIZE[0], 1.1 + (0.5 + 0.3 * len(names)) * len(ways)), sharex=True)
     for ax, (way, tries) in zip(axes, ways.items(), strict=True):
         for lane, name in enumerate(names):
@@ -48,5 +48,5 @@ def outcomes(ways: Mapping[str, Tries], xlabel: str, title: str | None = None) -
     for way, tries in ways.items():
         for name in names:
             if moments := [at * factor for at, outcome in tries if outcome == name]:
-                spans.append(f"{way}, {name}: between {look.number(min(moments))} and {look.number(max(moments))} {unit}")
+                spans.append(f"{way}, {name}: between {number(min(moments))} and {number(max(moments))} {unit}")
     return Figure(mpl, f"{sentence(finding)} {sentence('; '.join(spans))}")

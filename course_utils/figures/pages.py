@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..units import readable
 from . import look
-from .look import Figure, readable, sentence
+from .look import Figure, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

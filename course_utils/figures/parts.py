@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..run import Samples
+from ..units import number, readable_unit
 from . import look
-from .look import KINDS, Figure, listing, middle, number, sentence
+from .look import KINDS, Figure, listing, middle, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +49,7 @@ def parts(rows: Mapping[str, Parts], unit: str | None = None, predicted: Collect
                 raise ValueError(f"{name} of {label} is {value:g}: a part of a time is not below zero")
     totals = {label: sum(row.values()) for label, row in found.items()}
     base_unit = "s" if unit is None else unit
-    factor, shown_unit = look.readable_unit(base_unit, max(totals.values()))
+    factor, shown_unit = readable_unit(base_unit, max(totals.values()))
     names = list(dict.fromkeys(name for row in found.values() for name in row))
     styles = dict(zip(names, _styles(names), strict=True))
 

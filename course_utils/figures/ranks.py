@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..spans import Interval, Span, common, covered, of
+from ..units import number, readable_unit
 from . import look
-from .look import Figure, listing, number, sentence
+from .look import Figure, listing, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def rank_timeline(spans: Iterable[Span], title: str | None = None, kind: str = "
     ranks = sorted({s[0] for s in rows})
     zero, last = min(s[1] for s in rows), max(s[2] for s in rows)
     length = last - zero
-    factor, unit = look.readable_unit("s", length)
+    factor, unit = readable_unit("s", length)
     split = {r: bool(_hidden(rows, r, *(w for w in WHAT if w != "communication"))) for r in ranks}
 
     mpl, (ax,) = look.new_axes(size=(look.SIZE[0], max(look.SIZE[1], 0.9 + 0.45 * len(ranks))))

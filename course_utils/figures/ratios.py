@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..run import Samples
+from ..units import number
 from . import look
-from .look import KINDS, Figure, made_guesses, middle, number, sentence, spread
+from .look import KINDS, Figure, made_guesses, middle, sentence, spread
 
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 Ratio = Samples | float

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from ..run import Samples
+from ..units import number, readable_unit, unit_of_name
 from . import look
-from .look import BLUE, ORANGE, kind_of, listing, made_guesses, middle, number, provenance_words, sentence, spread
+from .look import BLUE, ORANGE, kind_of, listing, made_guesses, middle, provenance_words, sentence, spread
 
 Row = tuple[str, float, Samples | float] | tuple[str, float, Samples | float, Any]
 BAR = 12  # characters of the longest bar in text
@@ -31,7 +32,7 @@ class Residuals:
             if not middle(value) > 0:
                 raise ValueError(f"an error in percent needs a measurement above zero; {label!r} has {middle(value):g}")
         named = next((row[2].name for row in rows if isinstance(row[2], Samples)), "")
-        self.unit = unit or look.unit_of_name(named)
+        self.unit = unit or unit_of_name(named)
         self.title = title
         chosen = sorted(rows, key=lambda r: -abs(r[1] / middle(r[2]) - 1)) if order == "worst first" else list(rows)
         self.labels = [row[0] for row in chosen]
@@ -75,7 +76,7 @@ class Residuals:
         asked = bool(self.guesses) or self.open_guess
         found: list[tuple[str, ...]] = [("", *(["your guess"] * asked), "predicted", seen + (" (25% to 75%)" if self._repeated else ""), "error")]
         for label, p, m, error in zip(self.labels, self.predicted, self.measured, self.errors, strict=True):
-            factor, unit = look.readable_unit(self.unit, max(abs(middle(m)), abs(p)))
+            factor, unit = readable_unit(self.unit, max(abs(middle(m)), abs(p)))
 
             def shown(value: float, factor: float = factor, unit: str = unit) -> str:
                 return f"{number(value * factor)} {unit}".strip()

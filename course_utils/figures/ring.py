@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..units import number
 from . import look
 from .look import Figure, listing, sentence
 
@@ -59,7 +60,7 @@ def ring(held: Sequence[Sequence[Sequence[Collection[int]]]], title: str | None 
     if done:
         parts.append(f"after step {done} each rank holds one complete chunk")
     sent = (len(steps) - 1) / chunks
-    parts.append(f"in all a rank sends {look.number(sent)} times its tensor")
+    parts.append(f"in all a rank sends {number(sent)} times its tensor")
     return Figure(mpl, f"{sentence(finding)} {sentence('; '.join(parts))}")
 
 

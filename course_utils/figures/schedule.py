@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..spans import Span, covered, of
+from ..units import number, readable_unit
 from . import look
-from .look import Figure, listing, number, sentence
+from .look import Figure, listing, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +39,7 @@ def schedule(spans: Iterable[Span] | Mapping[str, Iterable[Span]], title: str | 
         raise ValueError("schedule() needs at least one span")
     lengths = {name: _length(rows) for name, rows in panels.items()}
     longest = max(lengths.values())
-    factor, unit = look.readable_unit("s", longest)
+    factor, unit = readable_unit("s", longest)
     stages = {name: sorted({s[0] for s in rows}) for name, rows in panels.items()}
 
     heights = [0.42 * len(stages[name]) + 0.55 for name in panels]

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 from ..predict import bus_bandwidth
 from ..run import Samples
+from ..units import number, readable
 from . import look
-from .look import KINDS, Figure, errorbars, kind_of, made_guesses, middle, provenance_words, readable, sentence
+from .look import KINDS, Figure, errorbars, kind_of, made_guesses, middle, provenance_words, sentence
 
 Points = Sequence[tuple[float, Samples | float]]
 Curve = Callable[[float], float] | Sequence[tuple[float, float]]
@@ -218,7 +219,7 @@ def _finding(seen: Mapping[str, _Seen], told: Mapping[str, _Told], collective: s
     many, longer = size1 / size0, middle(t1) / middle(t0)
     if len(first.points) < 2:
         return f"{collective.replace('_', '-')} of {readable('bytes', size0)}: {readable('s', middle(t0))}"
-    return f"{look.number(many)} times the bytes take {look.number(longer)} times as long ({first.label})"
+    return f"{number(many)} times the bytes take {number(longer)} times as long ({first.label})"
 
 
 def _sentences(seen: Mapping[str, _Seen], told: Mapping[str, _Told], drawn: Callable[[str, float, float], float], as_rate: bool) -> list[str]:
