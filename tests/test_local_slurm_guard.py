@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> No
     user = subprocess.Popen(["sleep", "60"])
     daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, local_slurm.MARK: str(folder)})
     made_up(folder, daemon.pid)
-    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm_guard", str(user.pid), str(folder)], cwd=ROOT)
+    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm.guard", str(user.pid), str(folder)], cwd=ROOT)
     time.sleep(1.0)
     assert guard.poll() is None and daemon.poll() is None, "it waits while the user lives"
     user.kill()
@@ -48,7 +49,21 @@ def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> No
 def test_it_ends_with_the_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     made_up(folder, os.getpid())
-    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm_guard", str(os.getpid()), str(folder)], cwd=ROOT)
+    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), str(folder)], cwd=ROOT)
     time.sleep(0.5)
     (folder / "cluster.json").unlink()
     assert gone(guard) and guard.returncode == 0
+
+
+def test_down_names_the_cluster_again_that_was_named_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A login node has its own SLURM_CONF; after the local one it must be back."""
+    monkeypatch.setattr(local_slurm, "PROGRAMS", ())  # nothing is started: it finds the one that is made up
+    monkeypatch.setenv("SLURM_CONF", "/etc/site/slurm.conf")
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent, "c")
+        daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, local_slurm.MARK: str(folder)})
+        made_up(folder, daemon.pid)
+        cluster = local_slurm.up(nodes=2, folder=folder)
+        assert os.environ["SLURM_CONF"] == cluster.conf
+        cluster.down()
+    assert gone(daemon) and os.environ["SLURM_CONF"] == "/etc/site/slurm.conf"

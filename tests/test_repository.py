@@ -37,7 +37,6 @@ LAYERS = {
     "spans": 0,
     "units": 0,
     "local_slurm": 0,
-    "local_slurm_guard": 1,
     "jobs": 0,
     "published": 1,
     "recorded": 2,

@@ -27,6 +27,7 @@ MARK = "COURSE_LOCAL_SLURM"  # in the environment of all that is started here
 COMMAND_S = 20.0
 READY_S = 30.0
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/usr/local/sbin"])  # where daemons lie, not on everybody's path
+_named_before: dict[str, str] = {}  # what SLURM_CONF named, a cluster that this machine belongs to, before ours took its place
 
 
 class LocalSlurmError(RuntimeError):
@@ -78,7 +79,8 @@ class Cluster:
         if self.bridge and Path("/sys/class/net", self.bridge).exists():
             _run(["ip", "link", "del", self.bridge], "the bridge could not be removed")
         if os.environ.get("SLURM_CONF") == self.conf:
-            del os.environ["SLURM_CONF"]
+            before = _named_before.pop(self.conf, None)
+            os.environ.pop("SLURM_CONF") if before is None else os.environ.update(SLURM_CONF=before)
         if left:
             raise LocalSlurmError(f"these processes of the local Slurm do not end: {sorted(left)}")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -170,6 +172,8 @@ def up(nodes: int = 2, rate: str | None = None, folder: str | Path | None = None
             cluster.shape(rate)
         except LocalSlurmError as error:
             cluster.notes.append(f"no limit of {rate}: {error}")
+    if os.environ.get("SLURM_CONF", cluster.conf) != cluster.conf:
+        _named_before[cluster.conf] = os.environ["SLURM_CONF"]
     os.environ["SLURM_CONF"] = cluster.conf
     return cluster
 

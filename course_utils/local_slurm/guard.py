@@ -8,15 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from . import local_slurm
+from . import Cluster, _start_time, find
 
 LOOK_S = 0.5
 
 
-def watch(cluster: local_slurm.Cluster) -> None:
+def watch(cluster: Cluster) -> None:
     """Take `cluster` down when this process ends. A small process of its own looks after that; it ends with the cluster."""
-    command = [sys.executable, "-m", "course_utils.local_slurm_guard", str(os.getpid()), cluster.folder]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
+    command = [sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), cluster.folder]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
     process = subprocess.Popen(
         command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
@@ -24,14 +24,14 @@ def watch(cluster: local_slurm.Cluster) -> None:
 
 
 def main() -> int:
-    """`python -m course_utils.local_slurm_guard PID FOLDER`: wait for the end of the process or of the cluster."""
+    """`python -m course_utils.local_slurm.guard PID FOLDER`: wait for the end of the process or of the cluster."""
     pid, folder = int(sys.argv[1]), sys.argv[2]
-    started = local_slurm._start_time(pid)
-    while started is not None and local_slurm._start_time(pid) == started:
-        if local_slurm.find(folder) is None:
+    started = _start_time(pid)
+    while started is not None and _start_time(pid) == started:
+        if find(folder) is None:
             return 0
         time.sleep(LOOK_S)
-    cluster = local_slurm.find(folder)
+    cluster = find(folder)
     if cluster is not None:
         cluster.down()
     return 0
