@@ -90,6 +90,10 @@ LOSS: Hints = {
     ),
     "penalty twice": ("Each replica adds the penalty, and the sum has it as often.", "Divide it by `tf.distribute.get_strategy().num_replicas_in_sync`."),
     "penalty over images": ("The penalty belongs to the step, not to an image.", "Divide it by the number of replicas only."),
+    "two replicas": (
+        "Right on two replicas; on one, half of the penalty is lost.",
+        "`tf.distribute.get_strategy().num_replicas_in_sync` knows how many there are.",
+    ),
     "no penalty": ("The loss of the step has two parts.", "Add `0.01 * tf.nn.l2_loss(kernel)`, divided by the number of replicas."),
     "sum": ("The images' losses are summed, and their mean is wanted.", "Divide by `global_batch`."),
     "divided twice": ("The global batch has the images of all replicas already.", "Divide by `global_batch` alone."),

@@ -149,6 +149,7 @@ def judge_loss(answer: Path) -> list[str]:
         "no penalty": lambda i, c: c["images"],
         "sum": lambda i, c: c["sum"] + c["penalty"],
         "divided twice": lambda i, c: c["images"] / replicas(i) + c["penalty"],
+        "two replicas": lambda i, c: c["images"] + replicas(i) * c["penalty"] / 2,
         "penalty over images": lambda i, c: c["images"] + replicas(i) * c["penalty"] / LOSS_CASES[i][1],
     }
     for i, case in enumerate(cases):
