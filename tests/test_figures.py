@@ -309,6 +309,12 @@ def test_timeline_shows_who_waits():
     assert {"#0072b2", "#bdbdbd"} <= colours
 
 
+def test_numbers_of_ranks_keep_all_their_digits():
+    figure = figures.lines({"predicted: a": ([0.5, 64, 1024, 6144], [1.0, 0.9, 0.8, 0.7])}, xlabel="GPUs", ylabel="efficiency", log="x")
+    figure.mpl.canvas.draw()
+    assert [tick.get_text() for tick in figure.mpl.axes[0].get_xticklabels()] == ["0.5", "64", "1,024", "6,144"]
+
+
 def test_timeline_counts_hidden_communication_once():
     spans = [(0, 0.0, 0.10, "compute", "a"), (0, 0.10, 0.20, "compute", "b"), (0, 0.15, 0.25, "communication", "x"), (0, 0.15, 0.25, "communication", "y")]
     figure = figures.rank_timeline(spans)

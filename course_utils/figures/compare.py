@@ -212,7 +212,7 @@ def lines(
         look.log_axis(ax, "x", "bytes" if "byte" in xlabel else "")
         counts = sorted({float(x) for xs, _ in series.values() for x in xs})
         if "byte" not in xlabel and len(counts) <= 12 and all(more / less >= 1.5 for less, more in itertools.pairwise(counts)):
-            ax.set_xticks(counts)  # a few numbers of ranks or steps: mark them, not the powers of ten
+            ax.set_xticks(counts, [f"{c:,.0f}" if c.is_integer() else number(c) for c in counts])  # a few numbers of ranks: all digits
             ax.set_xticks([], minor=True)
     else:
         ax.set_xlim(left=min(0.0, *(min(c.x) for c in curves)))
