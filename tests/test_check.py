@@ -18,6 +18,7 @@ from course_utils.checks import base
 from course_utils.checks.base import Exercise
 from course_utils.checks.lesson_04 import EXERCISES, HANDED_OUT
 from course_utils.extras import missing
+from course_utils.launch import launch
 
 HERE = Path(__file__).resolve().parent
 RIGHT = sorted(HERE.glob("right_answers/*/*.py"))
@@ -232,3 +233,10 @@ def test_the_solution_notebook_solves_every_exercise(lesson: str) -> None:
     handed_out = {exercise.handed_out for exercise in known().values()}
     solved = [head.split()[1] for head, _, body in cells if digest(body + "\n") not in handed_out]
     assert solved == [name for name in known() if name.startswith(lesson)]
+
+
+@pytest.mark.parametrize(("engine", "hang_s"), [("local", 5), pytest.param("cold", 20, marks=pytest.mark.slow)])
+def test_a_rank_that_still_imports_is_given_more_time_before_it_counts_as_hanging(engine: str, hang_s: int, home: Path) -> None:
+    script = home / "limit.py"
+    script.write_text("from course_utils.checks.inside import HANG_S\nfrom course_utils.rank import report\nreport(hang_s=HANG_S)\n")
+    assert launch(script, 2, engine=engine, device="cpu", quiet=True).values("hang_s") == [hang_s] * 2
