@@ -236,7 +236,7 @@ def test_the_solution_notebook_solves_every_exercise(lesson: str) -> None:
 
 
 @pytest.mark.parametrize(("engine", "hang_s"), [("local", 5), pytest.param("cold", 20, marks=pytest.mark.slow)])
-def test_a_rank_that_still_imports_is_given_more_time_before_it_counts_as_hanging(engine: str, hang_s: int, home: Path) -> None:
-    script = home / "limit.py"
+def test_a_rank_that_still_imports_is_given_more_time_before_it_counts_as_hanging(engine: str, hang_s: int, tmp_path: Path) -> None:
+    script = tmp_path / "limit.py"
     script.write_text("from course_utils.checks.inside import HANG_S\nfrom course_utils.rank import report\nreport(hang_s=HANG_S)\n")
     assert launch(script, 2, engine=engine, device="cpu", quiet=True).values("hang_s") == [hang_s] * 2
