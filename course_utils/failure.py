@@ -9,7 +9,8 @@ import sysconfig
 from functools import cache
 from pathlib import Path
 
-from .run import RankResult, Run
+from .results import RankResult
+from .run import Run
 
 _CALL = re.compile(r'^  File "(?P<file>.+)", line \d+(, in .+)?$')  # of a traceback
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')  # of faulthandler

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 ANSWER_S = 20.0
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING", "SPECIAL_EXIT")
@@ -71,6 +73,21 @@ def look(number: str) -> Job | None:
         return None
     line = (answer.strip().splitlines() or [""])[-1].split("|")
     return Job(line[0].split()[0], "", line[2], float(line[3] or "nan"), _code(line[1])) if len(line) == 4 and line[0] else None
+
+
+def outcome(number: str, folder: str | Path) -> dict[str, Any]:
+    """How a job stands: `cause` (waiting, running, timeout, cancelled, lost; empty when its ranks tell it), `code`, `wall_s` and Slurm's own words in `job`."""
+    job = look(number)
+    if job is None:  # Slurm has forgotten it, and it has left its exit code
+        try:
+            code: int | None = int(Path(folder, "exitcode").read_text())
+        except (OSError, ValueError):
+            code = None
+        job = Job("LOST" if code is None else "FAILED" if code else "COMPLETED", code=code)
+    causes = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "cancelled", "LOST": "lost"}
+    cause = "waiting" if job.waits else "running" if not job.ended else causes.get(job.state, "")
+    code = 0 if job.state == "COMPLETED" else job.code or 1
+    return {"cause": cause, "code": code, "wall_s": job.run_s, "job": {"id": number, "state": job.state, "reason": job.reason, "nodes": job.nodes}}
 
 
 def parse(text: str) -> Job:

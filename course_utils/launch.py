@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engines import KEEP_MEMORY, Handle, LaunchLost, Request, local, sbatch, slurm, torchrun
+from .engines import KEEP_MEMORY, RESTARTS, Handle, LaunchLost, Request, local, sbatch, slurm, torchrun
 from .failure import LaunchError, RankError, explain
 from .folders import new_run_folder
 from .machine import Machine, Placement, place
-from .run import Provenance, Run, Sweep, launcher_statuses, read_ranks
+from .results import launcher_statuses, read_ranks
+from .run import Provenance, Run, Sweep
 from .stream import ProgressBar, Stream
 
 ENGINES = ("auto", "local", "cold", "torchrun", "slurm")
@@ -282,8 +283,7 @@ def _by_hand(request: Request, placement: Placement) -> str:
     if request.command[:1] == ["sbatch"]:
         return shlex.join(request.command)
     changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
-    if request.max_restarts:
-        changed |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    changed |= RESTARTS if request.max_restarts else {}
     given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={request.max_restarts}" if request.max_restarts else ""
     return f"{given} torchrun --standalone --nproc-per-node={request.world_size}{restarts} " + shlex.join([request.script, *request.args])

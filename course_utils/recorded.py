@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .run import Provenance, RankResult, Run, Sweep
+from .results import RankResult
+from .run import Provenance, Run, Sweep
 
 _LEFT_OUT = ("time", "progress")  # of each record
 _PATH = re.compile(r"(?<![\w/:.])(?:~|/[\w.+-]+)(?:/[\w.+-]+)+")  # an absolute path, and no unit or address

@@ -6,8 +6,6 @@ import html
 import json
 import math
 import platform
-import re
-import signal
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from . import jobs
+from .results import RankResult, launcher_statuses, read_ranks, values_of
 from .units import readable, span, unit_of_name
 
-# A launcher's closing table; what torchrun says of a rank that could not speak for itself.
-_FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 KINDS = ("measured", "recorded", "published", "predicted", "emulated")
 
 
@@ -147,55 +144,6 @@ def _compare(small: Samples, large: Samples, detail: str, factor: float = 1.0) -
     return Verdict("not shown", detail)
 
 
-def _values(records: list[dict[str, Any]], key: str, where: dict[str, Any]) -> list[Any]:
-    found = [rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())]
-    if not found:
-        names = sorted({k for rec in records for k in rec} - {"rank", "time", "progress"})
-        told = f"reported were: {', '.join(names)}" if names else "nothing was reported"
-        raise NotReported(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; {told}")
-    return found
-
-
-class NotReported(KeyError):
-    """A value was asked for that no rank reported. Jupyter shows the message alone."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"NotReported: {self}"]
-
-
-@dataclass
-class RankResult:
-    """One rank of a launch: how it ended, what it reported, and what it printed (`log` is the path of that)."""
-
-    rank: int
-    exitcode: int | None = None
-    signal: str | None = None
-    records: list[dict[str, Any]] = field(default_factory=list)
-    log: str = ""
-    error: dict[str, Any] | None = None  # {"time", "type", "message", "traceback"}
-    stack: str | None = None  # where it stood when the launch was stopped
-    node: str = ""  # the name of its machine, when it ran on a cluster
-
-    @property
-    def ok(self) -> bool:
-        return self.exitcode == 0
-
-    def values(self, key: str, **where: Any) -> list[Any]:
-        """What this rank reported as `key`, in the order of reporting, from the records in which every `where` holds."""
-        return _values(self.records, key, where)
-
-    @property
-    def ended(self) -> str:
-        if self.signal:
-            return f"killed by {self.signal}"
-        if self.error:
-            return str(self.error["type"])
-        return "finished" if self.ok else f"exit code {self.exitcode}" if self.exitcode is not None else "stopped"
-
-
 @dataclass
 class Run:
     """What a launch left: a `RankResult` for each rank, the wall time and the command that repeats it by hand."""
@@ -227,7 +175,7 @@ class Run:
 
     def values(self, key: str, **where: Any) -> list[Any]:
         """What was reported as `key`, rank by rank in the order of reporting, from the records in which every `where` holds."""
-        return _values(self.records, key, where)
+        return values_of(self.records, key, where)
 
     def value(self, key: str, **where: Any) -> Any:
         """The last value reported as `key`."""
@@ -261,7 +209,7 @@ class Run:
             raise ValueError("only a job of Slurm can be looked at again; this run ended with its launch")
         until = time.monotonic() + wait_s
         while True:
-            now = outcome_of_job(self.job["id"], self.path)
+            now = jobs.outcome(self.job["id"], self.path)
             ended = now["cause"] not in ("waiting", "running")
             if ended or time.monotonic() >= until:
                 break
@@ -296,68 +244,6 @@ class Run:
         head = "<tr><th>rank</th><th>ended</th><th>records</th><th style='text-align:left'>last values</th></tr>"
         body = "".join("<tr>" + "".join(f"<td style='text-align:left'>{html.escape(c)}</td>" for c in row) + "</tr>" for row in self.table())
         return f"<p>{html.escape(self._headline())}</p><table>{head}{body}</table><p>By hand: <code>{html.escape(self.command)}</code></p>"
-
-
-def read_ranks(
-    folder: Path, world_size: int, statuses: Mapping[int, Mapping[str, Any]], records: Sequence[list[dict[str, Any]]] | None = None
-) -> list[RankResult]:
-    """What the ranks of a launch left in its folder. `statuses` are their ends (exitcode, signal), `records` what was already read of their reports."""
-    ranks, on_cluster = [], (folder / "job.sbatch").exists()
-    for rank in range(world_size):
-        log, error, stack = (folder / f"rank{rank}.{kind}" for kind in ("log", "error.json", "stack"))
-        log.touch()
-        status = statuses.get(rank, {})
-        result = RankResult(rank, status.get("exitcode"), status.get("signal"), records[rank] if records else _reported(folder / f"rank{rank}.jsonl"), str(log))
-        if error.exists() and not result.ok:
-            result.error = json.loads(error.read_text())
-            with open(log, "r+") as file:
-                if not file.read().endswith(result.error["traceback"]):
-                    file.write(result.error["traceback"])
-        if stack.exists() and stack.stat().st_size:
-            result.stack = stack.read_text(errors="replace")
-        elif stack.exists() and not on_cluster:  # where it may yet be written to
-            stack.unlink()
-        if on_cluster and (place := folder / f"rank{rank}.pid").exists():
-            result.node = "".join(place.read_text().split()[1:2])
-        ranks.append(result)
-    return ranks
-
-
-def _reported(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # the last line of a rank that was killed while it wrote
-    return records
-
-
-def launcher_statuses(folder: Path, world_size: int, ended_well: bool) -> dict[int, dict[str, Any]]:
-    """How the ranks ended that a torchrun started, on one node or on several: all well, or as it says of those that it saw fail."""
-    if ended_well:
-        return {rank: {"exitcode": 0, "signal": None} for rank in range(world_size)}
-    found = {}
-    for path in [folder / "launcher.log", *folder.glob("node*.log")]:
-        for rank, code in _FAILURE.findall(path.read_text(errors="replace")) if path.exists() else ():
-            name = signal.Signals(-int(code)).name if -int(code) in set(signal.Signals) else None
-            found[int(rank)] = {"exitcode": int(code), "signal": name}
-    return found
-
-
-def outcome_of_job(number: str, folder: str | Path) -> dict[str, Any]:
-    """How a job stands: `cause` (waiting, running, timeout, cancelled, lost; empty when its ranks tell it), `code`, `wall_s` and Slurm's own words in `job`."""
-    job = jobs.look(number)
-    if job is None:  # Slurm has forgotten it, and it has left its exit code
-        try:
-            code: int | None = int(Path(folder, "exitcode").read_text())
-        except (OSError, ValueError):
-            code = None
-        job = jobs.Job("LOST" if code is None else "FAILED" if code else "COMPLETED", code=code)
-    causes = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "cancelled", "LOST": "lost"}
-    cause = "waiting" if job.waits else "running" if not job.ended else causes.get(job.state, "")
-    code = 0 if job.state == "COMPLETED" else job.code or 1
-    return {"cause": cause, "code": code, "wall_s": job.run_s, "job": {"id": number, "state": job.state, "reason": job.reason, "nodes": job.nodes}}
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -18,7 +18,8 @@ from course_utils.engines import local
 from course_utils.failure import LaunchError, RankError
 from course_utils.launch import ENGINES, launch
 from course_utils.magic import NothingFailed, ranks
-from course_utils.run import RankResult, Run
+from course_utils.results import RankResult
+from course_utils.run import Run
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 from conftest import ROOT
 
 from course_utils import recorded
-from course_utils.run import Provenance, RankResult, Run, Sweep
+from course_utils.results import RankResult
+from course_utils.run import Provenance, Run, Sweep
 
 MACHINE = "AMD EPYC, 16 cores, 128 GiB, 8 x H100"
 

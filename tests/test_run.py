@@ -11,7 +11,8 @@ import pytest
 
 from course_utils import launch as launch_module
 from course_utils.launch import LaunchError, sweep
-from course_utils.run import Provenance, RankResult, Run, Samples, Sweep, Verdict
+from course_utils.results import RankResult
+from course_utils.run import Provenance, Run, Samples, Sweep, Verdict
 
 
 def a_run(values: list[float] = [1.0], **settings: Any) -> Run:  # noqa: B006

@@ -21,7 +21,8 @@ from course_utils.engines.sbatch import Site, load_site, place_job, torchrun_com
 from course_utils.failure import LaunchError, RankError
 from course_utils.launch import launch
 from course_utils.magic import ranks
-from course_utils.run import RankResult, Run, read_ranks
+from course_utils.results import RankResult, read_ranks
+from course_utils.run import Run
 
 TOOLS = ("bash", "sh", "cat", "sleep", "env")
 
@@ -75,6 +76,9 @@ def test_the_file_is_shown_and_kept(home: Path, capsys: pytest.CaptureFixture[st
         '--nnodes="$SLURM_NNODES" --nproc-per-node=4 --max-restarts=0', f"    {home}/train.py --name 'two words' '$HOME'\n",
     ):  # fmt: skip
         assert line in text, line
+    assert "RDZV_TCP_STORE" not in text, "nothing is restarted"
+    again = launch("train.py", 8, engine="slurm", nodes=2, max_restarts=2, dry=True, quiet=True)
+    assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" in written(again) and "--max-restarts=2" in written(again)
     assert "CUDA_VISIBLE_DEVICES" not in text and "SOCKET_IFNAME" not in text, "what holds for this machine alone goes to the nodes"
     subprocess.run(["bash", "-n", f"{run.path}/job.sbatch"], check=True)
 
@@ -148,7 +152,8 @@ def test_torchrun_on_several_nodes(home: Path, capsys: pytest.CaptureFixture[str
     run = launch("train.py", engine="torchrun", nodes=2, dry=True, quiet=True)
     assert run.command.count("GLOO_SOCKET_IFNAME=ib0 NCCL_SOCKET_IFNAME=ib0 torchrun ") == 2 and "--nproc-per-node=4" in run.command
     assert torchrun_commands("t.py", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], 8, max_restarts=1)[2] == (
-        "torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1 --master-addr=10.0.0.1 --master-port=29500 t.py"
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1"
+        " --master-addr=10.0.0.1 --master-port=29500 t.py"
     )
     with pytest.raises(ValueError, match="at least one node"):
         torchrun_commands("t.py", [])

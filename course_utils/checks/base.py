@@ -12,7 +12,8 @@ from typing import Any
 
 from ..failure import RankError
 from ..launch import launch
-from ..run import RankResult, Run
+from ..results import RankResult
+from ..run import Run
 
 TIMEOUT_S = 45  # for an endless loop; a rank that waits for another is found much sooner
 PRINTED_LINES = 40  # shown of what an answer prints on each rank

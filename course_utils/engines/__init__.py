@@ -16,6 +16,8 @@ from typing import Any
 # glibc gives the memory of every large tensor back to the system, and takes it anew in the next step. On a CPU that costs a third of a step,
 # in page faults that ranks of one machine pay for together; keeping the memory is what PyTorch's tuning guide means by another allocator.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
+# torch 2.15 hands restarted ranks the dead ranks' addresses unless the store of torchrun's agent is kept apart.
+RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 @dataclass

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..folders import course_home
 from ..machine import Placement
-from . import KEEP_MEMORY, Request
+from . import KEEP_MEMORY, RESTARTS, Request
 from .torchrun import CHILD
 
 MARGIN_S = 120  # from the start of a job to the start of its ranks, at most: imports from a busy shared file system are slow
@@ -137,8 +137,8 @@ def job_file(request: Request, placement: Placement, site: Site, nodes: int, giv
     lines += ['export REQUEUE_FILE="$COURSE_RUN_DIR/requeue"  # a script that has saved its state makes this file to be started again']
     lines += [f"export COURSE_PACKAGE_PATH={shlex.quote(request.package_path)}  # where the script finds course_utils"]
     interface = {name: site.interface for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME") if site.interface}
-    memory = KEEP_MEMORY if placement.device == "cpu" else {}
-    for name, value in {"COURSE_TIMEOUT_S": f"{request.timeout:g}", **placement.env, **memory, **interface, **site.env, **given}.items():
+    usual = {**(KEEP_MEMORY if placement.device == "cpu" else {}), **(RESTARTS if request.max_restarts else {})}
+    for name, value in {"COURSE_TIMEOUT_S": f"{request.timeout:g}", **placement.env, **usual, **interface, **site.env, **given}.items():
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise ValueError(f"{name!r} is no name that a shell can give to a variable")
         lines.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(str(value))}")
@@ -196,10 +196,12 @@ def torchrun_commands(
     hosts = ["FIRST-NODE", *[""] * (nodes - 1)] if isinstance(nodes, int) else list(nodes)
     if not hosts or ranks_per_node < 1:
         raise ValueError("torchrun needs at least one node and one rank on each")
-    network = f"GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface} " if interface else ""
+    needed = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+    needed |= RESTARTS if max_restarts else {}
+    variables = "".join(f"{name}={value} " for name, value in needed.items())
     restarts = f" --max-restarts={max_restarts}" if max_restarts else ""
     return [
-        f"{network}torchrun --nnodes={len(hosts)} --node-rank={i} --nproc-per-node={ranks_per_node}{restarts} --master-addr={hosts[0]} --master-port={PORT} "
+        f"{variables}torchrun --nnodes={len(hosts)} --node-rank={i} --nproc-per-node={ranks_per_node}{restarts} --master-addr={hosts[0]} --master-port={PORT} "
         + shlex.join([str(script), *(str(a) for a in args)])
         for i in range(len(hosts))
     ]

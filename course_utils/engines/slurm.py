@@ -12,7 +12,6 @@ from typing import Any
 
 from .. import jobs, local_slurm
 from ..machine import Machine, Placement
-from ..run import outcome_of_job
 from . import Handle, Request
 from .sbatch import Site, job_file
 
@@ -58,7 +57,7 @@ class JobHandle(Handle):
             return None
         self.looked = now
         try:
-            found = outcome_of_job(self.number, self.folder)
+            found = jobs.outcome(self.number, self.folder)
         except jobs.NoAnswer as error:
             if now - self.answered < SILENT_S:
                 return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from . import Handle, Request
+from . import RESTARTS, Handle, Request
 from .local import start_cold
 
 CHILD = Path(__file__).resolve().parent / "child.py"
@@ -16,8 +16,7 @@ def start(request: Request) -> Handle:
     request.command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={request.world_size}"]
     request.command += [f"--max-restarts={request.max_restarts}", str(CHILD), request.script, *request.args]
     if request.max_restarts:
-        # torch 2.15 hands restarted ranks the dead ranks' addresses unless the agent's store is kept apart.
-        request.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        request.env |= RESTARTS
     handle = start_cold(request)
     handle.start = "torchrun"
     return handle
