@@ -3,27 +3,32 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready browser lab doctor test test-slow test-all gpu-check bench record exercises book lint format
+.PHONY: ready ready-tools browser lab doctor test test-slow test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book lint format
 .DEFAULT_GOAL := lab
 
 ready:
-	@$(PYTHON) .ci/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py
 
-browser: ready
-	@$(IN) .ci/chromium.py
+ready-tools:          # what tests and checks need besides
+	@$(PYTHON) tools/bootstrap.py tools
+
+browser: ready-tools
+	@$(IN) tools/chromium.py
 
 lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
-	@$(IN) .ci/lab.py
+	@$(IN) -m course_utils.lab
 
 doctor: ready         ## is this machine ready for the course, and if not, what cures it
 	@$(IN) -m course_utils.doctor
 
-# On all cores what may run beside others, then one by one what measures or has a limit of seconds.
+# A worker more than there are cores, since tests wait for processes most of the time; then two at a time what has a
+# limit of seconds. What measures runs one by one, in `make test-slow`.
+WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
 define run_tests
 	@failed=0; \
-	$(IN) -m pytest -n logical --dist loadgroup -m "$(1) and not alone" || failed=1; \
-	$(IN) -m pytest -m "$(1) and alone" || failed=1; \
-	exit $$failed
+	$(IN) -m pytest -n $(WORKERS) --dist loadgroup -m "$(1) and not timed and not alone" || failed=1; \
+	$(IN) -m pytest -n 2 --dist loadgroup -m "$(1) and timed" || failed=1; \
+	$(2) exit $$failed
 endef
 
 test: browser         ## what every change must pass
@@ -32,28 +37,44 @@ test: browser         ## what every change must pass
 test-slow test-all: export FRAMEWORKS = yes
 
 test-slow: browser    ## what test-all has beyond test
-	$(call run_tests,slow)
+	$(call run_tests,slow,$(IN) -m pytest -m alone || failed=1;)
 
 test-all: test test-slow   ## everything
 
-gpu-check: ready      ## launch and train on the GPUs of this machine
+test-gpu: ready-tools  ## launch in every way on the GPUs of this machine
 	$(IN) -m pytest -m gpu --durations=0
 
-bench: ready          ## what a launch costs here, warm and cold, against torchrun; predicted against measured steps
-	$(IN) .ci/bench.py
-	$(IN) .ci/bench_predict.py
+gpu-check: ready      ## what the GPUs of this machine can do, on one page to send back (gpu-check.txt)
+	@$(IN) -m course_utils.gpu_check
 
-record: ready         ## run lessons here and keep their main results under data/recorded/ (LESSONS="04 00")
-	$(IN) .ci/record.py $(LESSONS)
+old-versions:         ## lessons and launches with the oldest versions that we allow, as on Kaggle and Colab (LESSONS="04 00")
+	$(PYTHON) tools/old_versions.py $(LESSONS)
 
-exercises: ready      ## write exercises/ from solutions/
-	$(IN) .ci/exercises.py
+rehearse: ready-tools ## the lessons' programs with a GPU branch, on emulated T4s and H100s, into tests/rehearsals.md; takes an hour or two (ONLY="04 05/hooks")
+	$(IN) tools/rehearse.py $(ONLY)
 
-book: ready           ## run the lessons and write them as web pages into book/
-	$(IN) .ci/book.py
+bench: ready-tools    ## what a launch costs here, warm and cold, against torchrun; predicted against measured steps
+	$(IN) tools/bench.py
+	$(IN) tools/bench_predict.py
 
-lint: ready           ## style, types, notebooks without outputs, exercises in step
-	@$(IN) .ci/lint.py
+bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted memory, published all-reduces and published rates
+	$(IN) tools/bench_emulation.py predict
+	$(IN) tools/bench_emulation.py links
+	$(IN) tools/bench_emulation.py memory
+	$(IN) tools/bench_emulation.py published
 
-format: ready         ## mend what can be mended by itself
-	@$(IN) .ci/lint.py --fix
+record: ready-tools   ## run all lessons here and keep their main results under data/recorded/ (LESSONS="04 00": only these)
+	$(IN) tools/record.py $(LESSONS)
+
+exercises: ready-tools ## write the links between notebooks, and exercises/ from solutions/
+	$(IN) tools/navigation.py
+	$(IN) tools/exercises.py
+
+book: ready-tools     ## run the lessons and write them as web pages into book/
+	$(IN) tools/book.py
+
+lint: ready-tools     ## style, types, notebooks without outputs, exercises in step
+	@$(IN) tools/lint.py
+
+format: ready-tools   ## mend what can be mended by itself
+	@$(IN) tools/lint.py --fix

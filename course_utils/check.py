@@ -1,105 +1,151 @@
-"""Feedback on an exercise: runs the student's cell on ranks beside a twin, and says what differs, with a hint that grows with each try."""
+"""Feedback on an exercise: run the student's cell through its judge, and say what differs, with hints for who asks.
+
+The judges are in `exercises/checks`. `python -m course_utils.check 04.1 ANSWER.py` judges a file like a cell.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import hashlib
 import importlib
+import importlib.util
 import io
 import json
 import os
 import re
-import textwrap
+import sys
 import time
 import tokenize
+import tomllib
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .checks.base import Difference, Exercise
+from .card import Card, Outcome
 from .extras import missing
 from .failure import CourseError
-from .folders import notebook_folder, notebook_name, save_script
+from .folders import COURSE, notebook_folder, notebook_name, save_script
+from .lesson_modules import FOLDER as LESSONS
+from .table import Table, show
 
-WIDTH = 110
+if TYPE_CHECKING:
+    from checks.judging import Difference, Exercise
+
+FOLDER = COURSE / "exercises" / "checks"
+PACKAGE = "exercise_checks"
 RECORDS = "exercises.jsonl"
 
 
 class ExerciseNotSolved(CourseError):
-    """The answer to an exercise does not keep to its contract; `symptom` is a short name for how."""
+    """The answer breaks the exercise's contract. `symptom` is a short name for how; `card` says it in full, and is
+    shown before this is raised."""
 
-    def __init__(self, message: str, symptom: str):
-        super().__init__(message)
-        self.symptom = symptom
+    def __init__(self, name: str, symptom: str, card: Card):
+        super().__init__(f"{name} is not solved yet ({symptom})")
+        self.symptom, self.card = symptom, card
 
 
 class UnknownExercise(CourseError, KeyError):
-    """There is no exercise of this name."""
+    """There is no exercise with this name."""
 
     def __str__(self) -> str:  # KeyError would quote the sentence
         return str(self.args[0])
 
 
-def check_exercise(name: str, source: str, namespace: dict[str, Any] | None = None) -> None:
-    """Keep `source` as the answer to exercise `name` ("04.1"), run it, and print what was checked.
+@dataclass(frozen=True)
+class Judgement:
+    """What a check found. `outcome` is "solved", "not solved" or "not done" (a blank is left, or a faulty program is
+    unchanged)."""
 
-    A blank that is left (`...` or NotImplementedError), or the faulty program of an exercise as it was handed out, prints that it is not
-    done yet. Raises ExerciseNotSolved for an answer that differs from the contract, and UnknownExercise. `namespace` are the
-    notebook's variables; a check leaves them alone, for the answer runs in processes of its own.
-    """
+    outcome: Outcome
+    symptom: str = ""
+    seconds: float = 0.0
+    checked: tuple[str, ...] = ()  # for a solved exercise: what was checked, a sentence each
+    difference: Difference | None = None
+    words: str = ""  # why it isn't done, or isn't Python
+
+
+def judge(name: str, source: str) -> Judgement:
+    """Judge `source` as the answer to exercise `name` ("04.1"). Raises UnknownExercise, and LaunchError where ranks
+    can't be started."""
     exercise = _find(name)
     started = time.monotonic()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno + 1} of the cell: `{(error.text or '').strip()}`" if isinstance(error, SyntaxError) and error.lineno else ""
-        _record(exercise, "not solved", "syntax", source)
-        raise ExerciseNotSolved(f"{name} is not valid Python{line} ({getattr(error, 'msg', error)})", "syntax") from None
-    blank = _blank(tree)
-    if blank:
-        _record(exercise, "not done", "", source)
-        print(f"{name} {exercise.title}: not done yet. Line {blank + 1} of the cell waits for your code.")
-        return
+        line = ""
+        if isinstance(error, SyntaxError) and error.lineno:
+            line = f", line {error.lineno + 1} of the cell: `{(error.text or '').strip()}`"
+        words = f"not valid Python{line} ({getattr(error, 'msg', error)})"
+        return Judgement("not solved", "syntax", words=words)
+    if blank := _blank(tree):
+        return Judgement("not done", words=f"not done yet. Line {blank + 1} of the cell waits for your code.")
     if exercise.needs and (lacking := missing(exercise.needs)):
-        _record(exercise, "not done", "", source)
-        print(f"{name} {exercise.title}: not checked here, it {lacking}.")
-        return
-    answer = save_script(source, f"exercise_{re.sub(r'[^0-9a-z]', '_', name)}.py")
+        return Judgement("not done", words=f"not checked here, it {lacking}.")
+    path = save_script(source, f"exercise_{re.sub(r'[^0-9a-z]', '_', name)}.py")
     untouched = bool(exercise.handed_out) and digest(source) == exercise.handed_out
     try:
+        answer = judging().Answer(path, f"lesson_{name[:2]}")
         checked = exercise.judge(answer)
-    except Difference as difference:
-        if untouched:
-            _record(exercise, "not done", difference.symptom, source)
-            print(f"{name} {exercise.title}: not done yet. This is the program as it was handed out, and what it does:\n\n{_text(difference)}")
-            return
-        tries = 1 + _tries(name, difference.symptom)
-        _record(exercise, "not solved", difference.symptom, source, time.monotonic() - started)
-        hints = exercise.hints.get(difference.symptom, difference.hints)
-        head = f"{name} {exercise.title}: not solved yet." + (f" Try {tries} with this symptom." if tries > 1 else "")
-        raise ExerciseNotSolved(f"{head}\n\n{_text(difference, hints, tries)}", difference.symptom) from None
-    _record(exercise, "solved", "", source, time.monotonic() - started)
-    print(f"✓ {name} {exercise.title}: solved, in {time.monotonic() - started:.1f} s. {f'Checked {exercise.how}'.strip()}:")
-    print("\n".join(textwrap.fill(line, WIDTH, initial_indent="  - ", subsequent_indent="    ") for line in checked))
+        answer.check_guard()
+    except judging().Difference as difference:
+        outcome: Outcome = "not done" if untouched else "not solved"
+        words = "not done yet. You haven't changed the program so far, and this is what it does:" if untouched else ""
+        return Judgement(outcome, difference.symptom, time.monotonic() - started, difference=difference, words=words)
+    return Judgement("solved", seconds=time.monotonic() - started, checked=tuple(checked))
+
+
+def check_exercise(name: str, source: str, hint: bool = False) -> None:
+    """Judge `source` as the answer to exercise `name` ("04.1"), record the outcome, and show it as a card. `hint` opens
+    the next hint for what is wrong.
+
+    If a blank is left (`...` or NotImplementedError), or a faulty program is unchanged, the exercise isn't done yet.
+    Raises ExerciseNotSolved for an answer that breaks the contract, once its card is shown, and UnknownExercise. The
+    answer runs in its own processes, so it can't see or change the notebook's variables.
+    """
+    exercise, found = _find(name), judge(name, source)
+    answers, opened = _tries(name, found.symptom)
+    hints = _hints(exercise, found)
+    opened = min(opened + hint, len(hints))
+    tries = len(answers | {_short_hash(source)})
+    _record(exercise, found, source, opened)
+    card = _card(exercise, found, hints, opened, tries)
+    if found.outcome == "solved":
+        card = _with_next(card, name)
+    elif hint and not hints:
+        note = "There's no hint for this." if found.difference else "Hints come once your code has run."
+        card = replace(card, note=note)
+    show(card)
+    if found.outcome == "not solved":
+        raise ExerciseNotSolved(name, found.symptom, card)
 
 
 def summary(lesson: str | None = None) -> None:
-    """Print which exercises are solved, by the last try of each in this notebook. `lesson` ("04") otherwise follows from the notebook's name."""
-    lesson = lesson or (re.match(r"\d\d", notebook_name()) or re.match(r"(\d\d)", next(iter(_records()), {"exercise": ""})["exercise"]) or [""])[0]
-    exercises = _lesson(lesson)
+    """Show which exercises are solved, going by the last try of each in this notebook. `lesson` ("04") defaults to the
+    notebook's own."""
+    lesson = (
+        lesson
+        or (
+            re.match(r"\d\d", notebook_name())
+            or re.match(r"(\d\d)", next(iter(_records()), {"exercise": ""})["exercise"])
+            or [""]
+        )[0]
+    )
+    exercises = lesson_exercises(lesson)
     if not exercises:
         raise UnknownExercise(f"there are no exercises for lesson {lesson!r}; name one, as in summary('04')")
-    last = {record["exercise"]: record for record in _records()}
+    last = _last()
     words = {"solved": "✓ solved", "not solved": "✗ not solved yet", "not done": "  not done yet"}
-    rows = [(name, e.title, words[last[name]["outcome"]] if name in last else "  not tried yet") for name, e in exercises.items()]
-    wide = max(len(title) for _, title, _ in rows)
-    for name, title, state in rows:
-        print(f"{name:<6}  {title:<{wide}}  {state}")
-    solved = sum(state.startswith("✓") for _, _, state in rows)
-    print(f"{solved} of {len(rows)} solved")
+    rows = [(name, e.title, words.get(last.get(name, ""), "  not tried yet")) for name, e in exercises.items()]
+    solved = sum(last.get(name) == "solved" for name in exercises)
+    show(Table((), rows, "lll", note=f"{solved} of {len(rows)} solved"))
 
 
 def digest(source: str) -> str:
-    """A short hash of a program that does not change with comments and white space at line ends."""
+    """A short hash of a program, the same whatever its comments and the white space at its line ends."""
     tokens = []
     for token in tokenize.generate_tokens(io.StringIO(source.rstrip() + "\n").readline):
         if token.type == tokenize.INDENT:
@@ -109,27 +155,60 @@ def digest(source: str) -> str:
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:12]
 
 
+def hints_of(name: str) -> dict[str, tuple[str, str]]:
+    """The hints of an exercise by symptom: where to look, and nearly the answer. In `hints.toml` a table for 04.3 also
+    applies to 04.3a."""
+    tables = tomllib.loads((FOLDER / f"lesson_{name[:2]}" / "hints.toml").read_text(encoding="utf-8"))
+    mine = (table for prefix, table in tables.items() if name.startswith(prefix))
+    return {symptom: (hint["where"], hint["nearly"]) for table in mine for symptom, hint in table.items()}
+
+
+def judging() -> Any:
+    """Import what the judges share, `exercises/checks/judging.py`. The folder gets the module name
+    `exercise_checks`."""
+    if PACKAGE not in sys.modules:
+        places = [str(FOLDER)]
+        spec = importlib.util.spec_from_file_location(
+            PACKAGE, FOLDER / "__init__.py", submodule_search_locations=places
+        )
+        if spec is None or spec.loader is None or not (FOLDER / "__init__.py").exists():
+            raise UnknownExercise(
+                f"the judges of the exercises are not in {FOLDER}; use the package from a checkout of the course"
+            )
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[PACKAGE] = module
+    return importlib.import_module(f"{PACKAGE}.judging")
+
+
 def _find(name: str) -> Exercise:
-    exercises = _lesson(name.partition(".")[0])
+    exercises = lesson_exercises(name.partition(".")[0])
     if name not in exercises:
-        known = f"lesson {name.partition('.')[0]} has {', '.join(exercises)}" if exercises else "exercises are named like 04.1"
+        known = (
+            f"lesson {name.partition('.')[0]} has {', '.join(exercises)}"
+            if exercises
+            else "exercises are named like 04.1"
+        )
         raise UnknownExercise(f"there is no exercise {name!r}; {known}")
     return exercises[name]
 
 
-def _lesson(number: str) -> dict[str, Exercise]:
-    if not re.fullmatch(r"\d\d", number):
+def lesson_exercises(number: str) -> dict[str, Exercise]:
+    """The exercises of a lesson ("04") by name. Empty for a lesson without exercises."""
+    judging()
+    if not re.fullmatch(r"\d\d", number) or not (FOLDER / f"lesson_{number}" / "judge.py").exists():
         return {}
-    try:
-        return importlib.import_module(f"{__package__}.checks.lesson_{number}").EXERCISES
-    except ModuleNotFoundError:
-        return {}
+    return importlib.import_module(f"{PACKAGE}.lesson_{number}.judge").EXERCISES
 
 
 def _blank(tree: ast.AST) -> int:
-    """The line of a blank that was left; 0 when there is none."""
+    """The line of a blank that is left; 0 if there is none."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return)) and isinstance(node.value, ast.Constant) and node.value.value is ...:
+        if (
+            isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign, ast.Return))
+            and isinstance(node.value, ast.Constant)
+            and node.value.value is ...
+        ):
             return node.lineno
         if isinstance(node, ast.Raise) and isinstance(node.exc, (ast.Name, ast.Call)):
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
@@ -138,28 +217,76 @@ def _blank(tree: ast.AST) -> int:
     return 0
 
 
-def _text(difference: Difference, hints: tuple[str, ...] = (), tries: int = 1) -> str:
-    """What differs, was expected and was got; the first hint from the second try on, the next from the third."""
-    rows = [("What differs:", difference.differs), ("Expected:", difference.expected)]
-    rows += [("Got:" if i == 0 else "", line) for i, line in enumerate(difference.got)]
-    rows += list(zip(("Where to look:", "Nearly there:"), hints, strict=False))[: tries - 1]
-    lines = [textwrap.fill(text, WIDTH, initial_indent=f"  {label:<15}", subsequent_indent=" " * 17) for label, text in rows if text]
-    if hints and tries <= len(hints):
-        lines += ["", "  Run it again for a hint." if tries == 1 else "  Run it again for more."]
-    return "\n".join(lines)
+def _card(exercise: Exercise, found: Judgement, hints: tuple[str, ...], opened: int, tries: int = 1) -> Card:
+    title = f"{exercise.name} {exercise.title}: "
+    if found.outcome == "solved":
+        title += f"solved, in {found.seconds:.1f} s."
+    elif found.words:
+        title += found.words
+    else:
+        title += "not solved yet." + (f" Try {tries} with this symptom." if tries > 1 else "")
+    difference = found.difference
+    return Card(
+        found.outcome,
+        title,
+        difference.differs if difference else "",
+        difference.expected if difference else "",
+        difference.got if difference else (),
+        hints,
+        opened,
+        f"%%exercise {exercise.name} --hint",
+        found.checked,
+        exercise.how,
+    )
 
 
-def _tries(name: str, symptom: str) -> int:
-    """How often this exercise showed this symptom since it was last solved."""
-    count = 0
+def _hints(exercise: Exercise, found: Judgement) -> tuple[str, ...]:
+    """The hints for what is wrong; none for a faulty program that nobody has looked into yet."""
+    if found.outcome != "not solved" or not found.difference:
+        return ()
+    return hints_of(exercise.name).get(found.symptom, found.difference.hints)
+
+
+def _with_next(card: Card, name: str) -> Card:
+    """The card of a solved exercise also says how many of the lesson are solved, and what comes next."""
+    exercises, last = lesson_exercises(name[:2]), _last()
+    names = [*exercises][[*exercises].index(name) :] + [*exercises]  # those that follow come first
+    left = next((other for other in names if last.get(other) != "solved"), None)
+    solved = sum(last.get(other) == "solved" for other in exercises)
+    note = f"{solved} of {len(exercises)} solved."
+    if left:
+        return replace(card, note=f"{note} Next: {left} {exercises[left].title}")
+    number = f"{int(name[:2]) + 1:02}"
+    notebook = next(LESSONS.glob(f"{number}_*.ipynb"), None)
+    if not notebook:
+        return replace(card, note=f"{note} That was the last lesson.")
+    link = f"../notebooks/{notebook.name}"
+    if not Path(link).exists():  # a copy that lies elsewhere
+        link = ""
+    return replace(card, note=f"{note} Next: ", link=link, link_words=f"lesson {number}")
+
+
+def _tries(name: str, symptom: str) -> tuple[set[str], int]:
+    """The answers to this exercise that have shown this symptom since it was last solved, and how many hints were
+    opened."""
+    answers: set[str] = set()
+    opened = 0
     for record in _records():
-        if record["exercise"] == name:
-            count = 0 if record["outcome"] == "solved" else count + (record["outcome"] == "not solved" and record["symptom"] == symptom)
-    return count
+        if record["exercise"] == name and record["outcome"] == "solved":
+            answers, opened = set(), 0
+        elif record["exercise"] == name and record["outcome"] == "not solved" and record["symptom"] == symptom:
+            answers.add(record["answer"])
+            opened = max(opened, record.get("hints", 0))
+    return answers, opened
+
+
+def _last() -> dict[str, str]:
+    """How the last try of each exercise ended."""
+    return {record["exercise"]: record["outcome"] for record in _records()}
 
 
 def _records() -> list[dict[str, Any]]:
-    """What was checked from notebooks of this name in this folder: an exercise and its solution have the same name and lie in two."""
+    """What was checked from notebooks with this name in this folder. (Copies in other folders share the name.)"""
     try:
         lines = (notebook_folder() / RECORDS).read_text().splitlines()
     except OSError:
@@ -173,12 +300,23 @@ def _records() -> list[dict[str, Any]]:
     return [record for record in records if record.get("folder") == Path.cwd().name]
 
 
-def _record(exercise: Exercise, outcome: str, symptom: str, source: str, seconds: float = 0.0) -> None:
-    """One line of JSON for the learner's summary, and one for an instructor where COURSE_CHECKS_FILE says."""
+def _short_hash(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:12]
+
+
+def _record(exercise: Exercise, found: Judgement, source: str, opened: int) -> None:
+    """Write a line of JSON for the learner's summary, and the same to COURSE_CHECKS_FILE, if set, for an instructor."""
     record = {
-        "exercise": exercise.name, "outcome": outcome, "symptom": symptom, "notebook": notebook_name(), "folder": Path.cwd().name,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "seconds": round(seconds, 2), "answer": hashlib.sha256(source.encode()).hexdigest()[:12],
-    }  # fmt: skip
+        "exercise": exercise.name,
+        "outcome": found.outcome,
+        "symptom": found.symptom,
+        "notebook": notebook_name(),
+        "folder": Path.cwd().name,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seconds": round(found.seconds, 2),
+        "answer": _short_hash(source),
+        "hints": opened,
+    }
     line = (json.dumps(record) + "\n").encode()
     for path in (notebook_folder() / RECORDS, os.environ.get("COURSE_CHECKS_FILE")):
         if path:
@@ -187,3 +325,51 @@ def _record(exercise: Exercise, outcome: str, symptom: str, source: str, seconds
                 os.write(fd, line)
             finally:
                 os.close(fd)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Judge a file. Returns 0 when it solves the exercise, 1 when it doesn't, 2 when it can't be judged."""
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.check", description="Judge a file as the answer to an exercise."
+    )
+    parser.add_argument("exercise", help="its name, such as 04.1")
+    parser.add_argument(
+        "answer", type=Path, metavar="ANSWER.py", help="the text of the cell, with or without its first line"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument(
+        "--hint", action="count", default=0, help="add a hint: where to look; twice: also what is nearly the answer"
+    )
+    options = parser.parse_args(argv)
+    try:
+        source = options.answer.read_text(encoding="utf-8")
+        if source.startswith("%%exercise"):
+            source = source.partition("\n")[2]
+        with redirect_stdout(sys.stderr):  # what the answer prints
+            found = judge(options.exercise, source)
+        exercise = _find(options.exercise)
+    except (OSError, UnicodeDecodeError, CourseError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        words = found.difference.differs if found.difference else found.words
+        print(
+            json.dumps(
+                {
+                    "solved": found.outcome == "solved",
+                    "symptom": found.symptom,
+                    "seconds": round(found.seconds, 2),
+                    "differs": words,
+                }
+            )
+        )
+    else:
+        hints = _hints(exercise, found)
+        card = _card(exercise, found, hints, min(options.hint, len(hints)))
+        note = f"Symptom: {found.symptom}" if found.symptom else ""
+        print(replace(card, ask="--hint" + " --hint" * options.hint, note=note))
+    return int(found.outcome != "solved")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

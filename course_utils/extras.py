@@ -1,4 +1,5 @@
-"""Which of the optional packages are here, and how to get the others. They are the extras of pyproject.toml; lesson 12 uses them."""
+"""Which of the optional packages are here, and how to get the others. They are the extras of pyproject.toml; lesson 12
+uses them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ EXTRAS = {  # the package that scripts import: its name in a sentence, what pip 
 
 
 def missing(package: str) -> str:
-    """Why scripts that import `package` cannot run here, and what cures it, in one line; empty where it is installed.
+    """Why scripts that import `package` can't run here, and what to do about it, in one line; empty if it's installed.
 
-    The package itself is not imported: TensorFlow takes seconds. Raises KeyError for one that is not an extra of the course.
+    The package itself is not imported: TensorFlow takes seconds. Raises KeyError for a package that isn't one of the
+    course's extras.
     """
     name, pip = EXTRAS[package]
     importlib.invalidate_caches()  # it may have been installed a moment ago
@@ -22,4 +24,11 @@ def missing(package: str) -> str:
         found = find_spec(package) is not None
     except ImportError:
         found = False
-    return "" if found else f"needs {name}, which is not installed: `make lab FRAMEWORKS=yes` in the course's folder, or `pip install {pip}`"
+    return (
+        ""
+        if found
+        else (
+            f"needs {name}, which is not installed: `make lab FRAMEWORKS=yes` in the course's folder, or `pip install"
+            f" {pip}`"
+        )
+    )

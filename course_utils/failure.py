@@ -2,164 +2,263 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
-import sysconfig
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from .collectives import Call, ahead, disagreement, left_alone, ranks_in_words, read_calls
+from .frames import STARTED, cell_of, died, fold, is_students, last_own, where
+from .mistakes import hint
 from .results import RankResult
 from .run import Run
 
-_CALL = re.compile(r'^  File "(?P<file>.+)", line \d+(, in .+)?$')  # of a traceback
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')  # of faulthandler
-# A process that dies by one of these dies by itself; a SIGABRT or SIGTERM may come from a launcher that ends the others.
+# A process killed by one of these counts as failing by itself; a SIGABRT or SIGTERM may come from a launcher that is
+# ending the other ranks.
 _OWN_DEATH = ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
-_HINTS = {"SIGKILL": ". When nobody sent it, the system did, because memory ran out", "SIGBUS": ". That happens when shared memory, /dev/shm, is full"}
-# What a rank says when another one's end cut its connections. It may say so before that end itself is seen, or has been told.
-_ECHO = re.compile(r"connection (was )?(likely )?(closed|reset|refused)|broken pipe|pair closure|remote process exited|(send|recv)Bytes", re.I)
+_HINTS = {
+    "SIGKILL": ". If nobody sent it, the system did, because memory ran out",
+    "SIGBUS": ". That happens when shared memory, /dev/shm, is full",
+}
+# What a rank says when another rank's end cut its connections. We may hear this before we hear of that end.
+_ECHO = re.compile(
+    r"connection (was )?(likely )?(closed|reset|refused)|broken pipe|pair closure|remote process"
+    r" exited|(send|recv)Bytes",
+    re.I,
+)
 _ECHO_S = 0.5
+_PARTS = ("type", "message", "traceback")  # of an error
+_LONG = 220  # of a headline below which the whole message comes again
+_TAIL_BYTES = 1 << 16
 
 
 class CourseError(Exception):
-    """An error that tells everything in its message; Jupyter shows that, without the course's own frames."""
+    """An error whose message says it all: Jupyter shows the message alone, without the course's own frames."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]
 
 
 class LaunchError(CourseError, ValueError):
-    """A launch was asked for that cannot be started; nothing was."""
+    """This launch can't start; nothing has been started."""
 
 
 class RankError(CourseError, RuntimeError):
-    """A launch failed. `rank` failed first (None when time ran out), for `cause`; `stacks` says where every other rank
-    stood (rank -> sentence); `traceback` is that rank's; `run` holds all records and logs until then."""
+    """A launch failed. `rank` failed first (None if time ran out), `cause` says why, and `traceback` is its traceback.
+    `stacks` says where every other rank stood (rank -> sentence), `disagreement` in a sentence where the ranks'
+    collectives differ ("" if they don't). `run` holds all records and logs up to then."""
 
-    def __init__(self, run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]):
+    def __init__(
+        self, run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str], disagreement: str = ""
+    ):
         self.run, self.rank, self.cause, self.traceback, self.stacks = run, rank, cause, traceback, stacks
-        super().__init__(_message(run, rank, cause, traceback, stacks))
+        self.disagreement = disagreement
+        super().__init__(_message(run, rank, cause, traceback, stacks, disagreement))
+
+    @property
+    def headline(self) -> str:
+        """What the message begins with: where the ranks' collectives disagree, if they do; which rank failed first, and
+        its exception in full, or that time ran out."""
+        first = _headline(self.run, self.rank, self.cause)
+        return f"{self.disagreement}\n{first}" if self.disagreement else first
 
 
 def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
-    """The error for a launch that did not end well. `times` says when the end of a rank was seen (rank -> seconds since the epoch)."""
+    """The error for a launch that failed. `times` says when we saw a rank end (rank -> seconds since the epoch)."""
     stacks = {r.rank: where(r.stack, r.rank) for r in run.ranks if r.stack}
+    stacks |= {r.rank: f"rank {r.rank} had finished its script" for r in run.ranks if r.ok and run.outcome == "timeout"}
+    calls, ended = calls_of(run)
+    # Of ranks that torchrun stops it says nothing, nor of those that had finished by then.
+    finished = [r.rank for r in run.ranks if r.ok or (r.exitcode is None and not r.error and r.rank in ended)]
     if run.outcome == "timeout":
-        return RankError(run, None, f"the launch did not end within its timeout of {timeout:g} s", "", stacks)
+        cause = f"the launch did not end within its timeout of {timeout:g} s"
+        waiting = [rank for rank, place in stacks.items() if re.search("waits in|is in backward", place)]
+        return RankError(run, None, cause, "", stacks, disagreement(calls, finished) or ahead(calls, waiting))
     if run.outcome == "log limit":
         return RankError(run, None, "a rank printed more than 512 MB, and the launch was stopped", "", stacks)
     if run.job and run.outcome in ("cancelled", "lost"):
-        what = {"cancelled": "was cancelled", "lost": "is not known to Slurm any more, and has left no exit code"}[run.outcome]
+        what = {"cancelled": "was cancelled", "lost": "is not known to Slurm any more, and left no exit code"}[
+            run.outcome
+        ]
         return RankError(run, None, f"job {run.job['id']} {what}", _tail(Path(run.path, "launcher.log")), stacks)
     failed = [r for r in run.ranks if not r.ok and (r.error or r.exitcode is not None)]
     if not failed and run.job:
         words = " ".join(run.job[name] for name in ("state", "reason") if run.job[name])
-        return RankError(run, None, f"job {run.job['id']} on {run.job['nodes'] or 'no node'} ended: {words}", _tail(Path(run.path, "launcher.log")), stacks)
+        return RankError(
+            run,
+            None,
+            f"job {run.job['id']} on {run.job['nodes'] or 'no node'} ended: {words}",
+            _tail(Path(run.path, "launcher.log")),
+            stacks,
+        )
     if not failed:
-        return RankError(run, None, "the launch ended before its ranks did", _tail(Path(run.path, "launcher.log")), stacks)
+        return RankError(
+            run, None, "the launch ended before its ranks did", _tail(Path(run.path, "launcher.log")), stacks
+        )
 
     def when(r: RankResult) -> float:
-        """When this rank began to fail, as nearly as can be told."""
+        """When this rank began to fail, as far as we know."""
         if r.error:
             return r.error["time"] + (_ECHO_S if _ECHO.search(r.error["message"]) else 0.0)
         if r.rank in times:
             return times[r.rank]
-        # A launcher of its own tells no time. A rank that could not speak is then taken to be the first, unless it was stopped.
+        # torchrun doesn't report times. Then a rank that died without an error counts as first, unless it was stopped.
         return float("inf") if r.signal and r.signal not in _OWN_DEATH else 0.0
 
     first = min(failed, key=when)
     stacks.pop(first.rank, None)
+    # A rank that waits in vain hears that its connection is closed. One with an error of its own didn't wait.
+    cut_off = first.signal == "SIGABRT" or bool(first.error and _ECHO.search(first.error["message"]))
+    differ = disagreement(calls, finished if cut_off else ())
+    if cut_off and not differ:
+        differ = left_alone(calls, first.rank, [rank for rank in finished if rank not in calls])
+        gone = [rank for rank in finished if rank != first.rank]
+        if not differ and first.error and gone and (at := last_own(first.error["traceback"])):
+            verb = "has" if len(gone) == 1 else "have"
+            differ = f"Rank {first.rank} was waiting for another rank ({at}), and {ranks_in_words(gone)} {verb} ended."
     if first.error:
         message = first.error["message"].strip()
-        return RankError(run, first.rank, f"{first.error['type']}: {message}" if message else first.error["type"], first.error["traceback"], stacks)
+        last = _tail(Path(first.log), 1) if first.error["type"] == "SystemExit" else ""
+        if re.match(r"\S+: error: ", last):  # argparse says it there, and ends the program with a number
+            message = f"{message} ({last})"
+        return RankError(
+            run,
+            first.rank,
+            f"{first.error['type']}: {message}" if message else first.error["type"],
+            first.error["traceback"],
+            stacks,
+            differ,
+        )
     if first.signal:
         wrote_its_end = first.signal in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
-        return RankError(run, first.rank, f"killed by {first.signal}{_HINTS.get(first.signal, '')}", _tail(Path(first.log)) if wrote_its_end else "", stacks)
+        return RankError(
+            run,
+            first.rank,
+            f"killed by {first.signal}{_HINTS.get(first.signal, '')}",
+            "\n".join(filter(None, [_tail(Path(first.log)), died(first.stack or "", run.script)]))
+            if wrote_its_end
+            else "",
+            stacks,
+            differ,
+        )
     return RankError(run, first.rank, f"ended with exit code {first.exitcode}", "", stacks)
 
 
 def _tail(path: Path, lines: int = 20) -> str:
+    """The last lines of a log, which may be very long."""
     try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""
 
 
-def _message(run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str]) -> str:
-    on = {r.rank: f" on {r.node}" if r.node else "" for r in run.ranks}
-    parts = [f"rank {rank}{on.get(rank, '')} failed first: {cause}" if rank is not None else cause]
-    if traceback:
-        parts.append("\n" + fold(traceback).rstrip() + "\n")
+def stopped(run: Run) -> str:
+    """What to say of a launch that the reader has stopped."""
+    after = f" after {run.wall_s:.0f} s" if run.wall_s >= 1 else ""
+    places = [where(r.stack, r.rank) for r in run.ranks if r.stack and not r.ok]
+    lines = [f"stopped{after}; what the ranks printed and reported until then is in {run.path}"]
+    if any("waits in" in place for place in places):
+        lines += ["Where each rank stood:", *(f"  {place}" for place in places)]
+    return "\n".join(lines)
+
+
+@contextmanager
+def stops_in_a_line() -> Iterator[None]:
+    """Whoever stops a cell knows why it ended and needs no traceback. IPython even fails to print some: an interrupt
+    can hit a frame between two lines, which has no line number (CPython 3.11)."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        said = str(stopped) or "stopped"
+        shown = [said[0].upper() + said[1:]]
+        stopped._render_traceback_ = lambda: shown  # type: ignore[attr-defined]
+        raise
+
+
+def calls_of(run: Run) -> tuple[dict[int, list[Call]], set[int]]:
+    """The collectives that the ranks of a launch called last (rank -> calls, oldest first), and the ranks whose script
+    ended."""
+    return read_calls(Path(run.path), run.world_size, is_students)
+
+
+def _headline(run: Run, rank: int | None, cause: str) -> str:
+    node = next((r.node for r in run.ranks if r.rank == rank), "")
+    if rank is None:
+        return cause
+    if len(run.ranks) > 1 and not _others(run, rank):
+        return f"all {len(run.ranks)} ranks failed: {cause}"
+    return f"rank {rank}{f' on {node}' if node else ''} failed first: {cause}"
+
+
+def _others(run: Run, rank: int | None) -> list[RankResult]:
+    """The ranks that did not fail exactly as `rank` did."""
+    one = next((r.error for r in run.ranks if r.rank == rank), None)
+
+    def alike(text: str) -> str:
+        return re.sub(r"0x[0-9a-f]+|\brank \d+", "", text)  # in which the same error differs from rank to rank
+
+    return [
+        r
+        for r in run.ranks
+        if not (one and r.error) or any(alike(r.error[part]) != alike(one[part]) for part in _PARTS)
+    ]
+
+
+def _begin(headline: str) -> str:
+    """What one line has room for; the whole of it comes below, or in the log."""
+    line = headline.splitlines()[0]
+    return f"{line[:_LONG].rstrip()} ..." if len(line) > _LONG or line != headline else headline
+
+
+def _source(script: str) -> str:
+    try:
+        return Path(script).read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def _message(
+    run: Run, rank: int | None, cause: str, traceback: str, stacks: dict[int, str], disagreement: str
+) -> str:  # fmt: skip
+    folded = ""
+    first = next((r.error for r in run.ranks if r.rank == rank), None)
+    if disagreement and rank is not None:
+        # What gloo or NCCL says of it explains nothing, and is long.
+        parts = [disagreement, f"\nBecause of that {_begin(_headline(run, rank, cause))}"]
+    else:
+        headline = _headline(run, rank, cause)
+        parts = [disagreement, headline[0].upper() + headline[1:] + "."] if disagreement else [headline]
+        if first and cause.endswith(first["message"].strip()):
+            parts = [_begin(headline)]
+        if first and (help_ := hint(first["type"], cause, _source(run.script))):
+            parts.append(help_)
+        if traceback:
+            folded = fold(traceback, run.script).rstrip()
+            parts.append(f"\n{folded}\n")
     if stacks:
         parts.append("Where each rank stood:" if rank is None else "Where the others stood:")
         parts += [f"  {sentence}" for _, sentence in sorted(stacks.items())]
-    echoes = [r for r in run.ranks if r.rank != rank and r.error]
+    on = {r.rank: f" on {r.node}" if r.node else "" for r in run.ranks}
+    echoes = [r for r in _others(run, rank) if r.rank != rank and r.error]
     if echoes:
         parts.append("Afterwards, most likely because of it:")
         for r in echoes:
             assert r.error is not None
             first_line = (r.error["message"].strip().splitlines() or [""])[0][:160]
             parts.append(f"  rank {r.rank}{on[r.rank]}: {r.error['type']}: {first_line} (whole traceback: {r.log})")
+    if disagreement and rank is not None or " library frame" in folded:
+        log = next(r.log for r in run.ranks if r.rank == rank)
+        parts.append(f"The whole traceback: {log if first else Path(log).with_suffix('.stack')}")
     if rank is None and run.outcome == "timeout":
-        parts.append("A rank that waits in a collective waits for a rank that does not call it. --timeout S gives the launch more time.")
+        said = " ".join(stacks.values())
+        if "waits in" in said and not disagreement:
+            parts.append("A rank that waits in a collective is waiting for a rank that hasn't called it.")
+        if STARTED in said:
+            parts.append("Each rank already is a process: instead of mp.spawn, call the function itself on every rank.")
+        parts.append("--timeout S gives the launch more time.")
+    if cell_of(run.script):
+        parts.append(f"The cell is kept as {run.script}")
     return "\n".join(parts)
-
-
-@cache
-def _library_roots() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], str(Path(__file__).resolve().parent)}
-    return tuple(root + os.sep for root in roots)
-
-
-def _is_students(file: str) -> bool:
-    return not file.startswith(("<", *_library_roots()))
-
-
-def fold(traceback: str) -> str:
-    """A traceback with the frames of libraries folded to a line each, unless there are no others. The lines of your own code stay."""
-    pieces: list[list[str]] = []
-    for line in traceback.splitlines():  # a frame is its `File` line and the deeper lines below it; any other line stands for itself
-        if _CALL.match(line) or not pieces or not line.startswith("    "):
-            pieces.append([line])
-        else:
-            pieces[-1].append(line)
-    places = [m["file"] if (m := _CALL.match(piece[0])) else None for piece in pieces]
-    if not any(place and _is_students(place) for place in places):
-        return traceback
-    shown: list[str] = []
-    folded = 0
-    for piece, place in [*zip(pieces, places, strict=True), ([], None)]:
-        if place and not _is_students(place):
-            folded += 1
-            continue
-        if folded:
-            shown.append(f"  ... {folded} frame{'s' * (folded > 1)} of libraries ...")
-            folded = 0
-        shown += piece
-    return "\n".join(shown)
-
-
-def where(dump: str, rank: int) -> str:
-    """A sentence from a faulthandler dump: `rank 0 waits in all_reduce: "dist.all_reduce(t)", line 12`."""
-    threads: list[list[tuple[str, int, str]]] = []
-    frames: list[tuple[str, int, str]] = []
-    for text in dump.splitlines():
-        if text.startswith(("Thread ", "Current thread ")):
-            frames = []
-            threads.append(frames)
-        elif match := _FRAME.match(text):
-            frames.append((match["file"], int(match["line"]) if match["line"].isdigit() else 0, match["function"]))
-    main = next((t for t in threads if any(f.endswith("engines/child.py") for f, _, _ in t)), threads[0] if threads else [])
-    if any(function == "_linger" for _, _, function in main):
-        return f"rank {rank} had finished its script"
-    at = next((i for i, (file, _, _) in enumerate(main) if _is_students(file)), None)
-    if at is None:
-        return f"rank {rank} was starting or ending: no line of your script was being run"
-    file, line, _ = main[at]
-    source = linecache.getline(file, line).strip()
-    named = [(path, f) for path, _, f in main[:at] if f != "wrapper" and not f.startswith("<")]
-    inside = [("DDP's " if "/nn/parallel/" in path else "") + f for path, f in named if "/torch/distributed/" in path or "/torch/nn/parallel/" in path]
-    does = f"waits in {inside[-1]}" if inside else "is in backward (under DDP it waits there for the others' gradients)" if "backward(" in source else "is"
-    return f"rank {rank} {does}: `{source}`, line {line} of {Path(file).name}"

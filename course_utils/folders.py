@@ -12,19 +12,24 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parent.parent  # of the course, where this package is used from one
+CARRIED = Path(__file__).resolve().parent / "course"  # what a wheel carries of the course: notebooks, exercises, data
+COURSE = CARRIED if CARRIED.is_dir() else CHECKOUT
+# The first line of a copy of a `%%ranks` cell.
+CELL = "# %%ranks wrote this file. This line takes the place of its own, so that line numbers match the cell's.\n"
 KEEP = 50  # launches kept for each notebook
 
 
 def course_home() -> Path:
-    """The root of the course: COURSE_HOME, else the checkout that this package is used from, else the working folder."""
+    """The root of the course: COURSE_HOME, else the checkout that this package is used from, else the working
+    folder."""
     if "COURSE_HOME" in os.environ:
         return Path(os.environ["COURSE_HOME"]).expanduser().resolve()
-    checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "pyproject.toml").exists() and os.access(checkout, os.W_OK) else Path.cwd()
+    return CHECKOUT if (CHECKOUT / "pyproject.toml").exists() and os.access(CHECKOUT, os.W_OK) else Path.cwd()
 
 
 def notebook_name() -> str:
-    """The name of the notebook that this kernel serves, as far as the front end tells; `python` outside one."""
+    """The name of this kernel's notebook, if the front end tells us; `python` outside a notebook."""
     told = os.environ.get("COURSE_NOTEBOOK") or os.environ.get("JPY_SESSION_NAME") or ""
     if not told:
         try:  # VS Code says it in the user's namespace
@@ -38,7 +43,7 @@ def notebook_name() -> str:
 
 
 def notebook_folder() -> Path:
-    """`runs/<notebook>/` under the course's home, for the owner's eyes only."""
+    """`runs/<notebook>/` under the course's home, which only its owner can read."""
     root = course_home() / "runs"
     folder = root / notebook_name()
     for path in (root, folder):
@@ -47,27 +52,37 @@ def notebook_folder() -> Path:
 
 
 def save_script(source: str, name: str = "cell.py") -> Path:
-    """Save `source` beside the notebook's other scripts, and return the copy whose name carries a hash of the content.
+    """Save `source` with the notebook's other scripts, and return the copy that has a hash of the content in its name.
 
-    The copy never changes, so that a traceback keeps showing the lines that ran. A name of one's own (`model.py`) also gets a
-    plain file of that name, which the scripts of later cells can import.
+    The copy never changes, so that a traceback keeps showing the lines that ran. With a name of your own (`model.py`)
+    there's also a plain file of that name, which the scripts of later cells can import.
     """
     folder = notebook_folder()
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
-        raise ValueError(f"{name!r} cannot be imported by other cells; choose letters, digits and underscores, as in model.py")
+        raise ValueError(
+            f"{name!r} cannot be imported by other cells; choose letters, digits and underscores, as in model.py"
+        )
     path = folder / f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
     for target in [path] + ([folder / f"{stem}.py"] if stem != "cell" else []):
         if not target.exists() or target.read_text() != source:
-            partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
-            partial.write_text(source)
-            partial.replace(target)
+            write_whole(target, source)
     os.utime(path)
     return path
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file in a folder that exists. Whoever reads it meanwhile gets the whole old one or the whole new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def new_run_folder() -> Path:
-    """A new folder for one launch; beyond the newest `KEEP` of this notebook the oldest are removed."""
+    """Make a new folder for one launch. Only the newest `KEEP` of this notebook are kept."""
     parent = notebook_folder() / "launches"
     parent.mkdir(mode=0o700, exist_ok=True)
     for attempt in range(10_000):
@@ -78,12 +93,35 @@ def new_run_folder() -> Path:
         except FileExistsError:
             continue
     for old in _by_age(parent.iterdir())[:-KEEP]:
-        # run.json is written at the end: a folder without it may belong to a launch that still runs. So may a job that was left to itself.
+        # run.json is written at the end, so a folder without it may belong to a launch that still runs. A detached job
+        # may still run too.
         if _left(old) not in ("", "waiting", "running") or time.time() - _changed(old) > 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
     for old in _by_age(notebook_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)
     return folder
+
+
+def compiler_cache(processor: str) -> Path:
+    """The folder in which `torch.compile` keeps what it compiled for this kind of processor. All launches of all
+    notebooks share it; torch locks its files."""
+    return course_home() / "runs" / ".compiled" / hashlib.sha256(processor.encode()).hexdigest()[:8]
+
+
+def keep_fonts() -> None:
+    """Where matplotlib can't write to the home, as in some containers, every rank would look for fonts anew, and
+    complain. There, it keeps what it finds under `runs/`."""
+    usual = Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "matplotlib").absolute()
+    nearest = next(folder for folder in (usual, *usual.parents) if folder.exists())
+    if "MPLCONFIGDIR" in os.environ or os.access(nearest, os.W_OK):
+        return
+    own = course_home() / "runs" / ".matplotlib"
+    try:
+        own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.mkdir(exist_ok=True)
+    except OSError:  # nothing can be written here either
+        return
+    os.environ["MPLCONFIGDIR"] = str(own)
 
 
 def _left(folder: Path) -> str:

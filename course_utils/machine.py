@@ -1,4 +1,4 @@
-"""What this computer has, and which device, backend and threads the ranks of a launch get.
+"""What this computer has: processor, memory, and GPUs that torch can compute on.
 
 Nothing here initialises CUDA in the calling process: GPUs are counted through NVML and tried in a child process.
 """
@@ -8,42 +8,63 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import operator
 import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-from .folders import course_home
+from .folders import course_home, write_whole
+from .gpu_builds import arch_fits, build_for
+from .table import ShowsTable, Table
 
 TRY_S = 180
-# Runs in a child process: computes once on each visible GPU, and says in words what failed.
+# Runs in a child process, with the environment of this one: what CUDA lists, in CUDA's order, and whether each device
+# computes.
 _TRY_GPUS = """
-import json, sys
+import json
 import torch
-out = []
-for i in range(torch.cuda.device_count()):
+out, reason = [], ""
+try:
+    torch.cuda.init()
+    count = torch._C._cuda_getDeviceCount()
+except Exception as error:
+    count, reason = 0, "no GPU" if "No CUDA GPUs" in str(error) else str(error).strip().splitlines()[0]
+for i in range(count):
+    about = torch.cuda.get_device_properties(i)
+    found = {"uuid": str(about.uuid), "name": about.name, "memory_bytes": about.total_memory, "reason": ""}
+    found["capability"] = [about.major, about.minor]
     try:
         x = torch.ones(64, 64, device=f"cuda:{i}")
-        ok = (x @ x).sum().item() == 64.0**3
-        out.append([str(torch.cuda.get_device_properties(i).uuid), ok, "" if ok else "a matrix product came out wrong"])
+        if (x @ x).sum().item() != 64.0**3:
+            found["reason"] = "a matrix product came out wrong"
     except Exception as error:
-        out.append([str(torch.cuda.get_device_properties(i).uuid), False, str(error).strip().splitlines()[0]])
-reason = "" if out else "torch " + torch.__version__ + " sees no GPU (a build without CUDA, or one that needs a newer driver)"
-print(json.dumps({"tried": out, "reason": reason}))
+        found["reason"] = str(error).strip().splitlines()[0]
+    out.append(found)
+if torch.version.cuda is None:
+    reason = "a build without CUDA"
+archs = (torch._C._cuda_getArchFlags() or "").split() if hasattr(torch._C, "_cuda_getArchFlags") else []
+print(json.dumps({"listed": out, "reason": reason, "torch": torch.__version__, "archs": archs}))
 """
-
-
-MOST_RANKS = 32  # even on a small machine: enough for every effect, and at 400 MB for each cold rank no danger to a laptop
+# Docker gives 64 MiB of /dev/shm. NCCL takes some 10 MB for each channel between GPUs that can't reach each other's
+# memory, and NVIDIA asks for 1 GiB.
+SHM_FOR_NCCL = 512 * 2**20
+# What people write into CUDA_VISIBLE_DEVICES to mean no GPU.
+_NONE_MEANT = ("", "-1", "none", "void", "nodevfiles")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU: its UUID names it in CUDA_VISIBLE_DEVICES; `usable` says that torch computed on it, `reason` why it could not."""
+    """One GPU, or one MIG slice of a GPU. `uuid` names it in CUDA_VISIBLE_DEVICES, and `index` is the GPU's number in
+    nvidia-smi.
+
+    `usable` says whether torch could compute on it, and `reason` why not. `slices` are the names of the GPU's MIG
+    slices.
+    """
 
     index: int
     name: str
@@ -53,11 +74,19 @@ class Gpu:
     uuid: str = ""
     usable: bool = True
     reason: str = ""
+    slices: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Its name, memory, compute capability and driver."""
+        version = ".".join(map(str, self.capability))
+        return f"{self.name}, {self.memory_bytes / 2**30:.0f} GiB, compute capability {version}, driver {self.driver}"
 
 
-@dataclass(frozen=True)
-class Machine:
-    """This computer. `cores` are those this process may use (affinity and cgroup quota counted), `shm_bytes` the size of /dev/shm."""
+@dataclass(frozen=True, repr=False)
+class Machine(ShowsTable):
+    """This computer. `cores` are those this process may use (affinity and cgroup quota counted), `shm_bytes` the size
+    of /dev/shm."""
 
     name: str
     cores: int
@@ -79,27 +108,24 @@ class Machine:
         """Look at this computer. GPUs are tried once for each driver and torch, and the answer is kept under runs/."""
         name, memory = cls._fixed()
         shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
-        return cls(name, _cores(), memory, shm.f_frsize * shm.f_blocks if shm else 0, _gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+        shm_bytes = shm.f_frsize * shm.f_blocks if shm else 0
+        return cls(name, _cores(), memory, shm_bytes, _gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     def __str__(self) -> str:
-        gpus = "no GPU" if not self.gpus else ", ".join(f"{n} x {name}" for name, n in _count(g.name for g in self.gpus).items())
+        gpus = ", ".join(f"{n} x {name}" for name, n in Counter(g.name for g in self.gpus).items()) or "no GPU"
         return f"{self.name}, {self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB, {gpus}"
 
-    def _repr_html_(self) -> str:
-        rows = [("processor", self.name), ("cores you may use", str(self.cores)), ("memory", f"{self.memory_bytes / 2**30:.0f} GiB")]
+    def table(self) -> Table:
+        rows = [
+            ("processor", self.name),
+            ("cores you may use", str(self.cores)),
+            ("memory", f"{self.memory_bytes / 2**30:.0f} GiB"),
+        ]
         rows += [("shared memory (/dev/shm)", f"{self.shm_bytes / 2**30:.1f} GiB")] if self.shm_bytes else []
         for g in self.gpus:
-            what = f"{g.name}, {g.memory_bytes / 2**30:.0f} GiB, compute capability {g.capability[0]}.{g.capability[1]}, driver {g.driver}"
-            rows.append((f"GPU {g.index}", what + ("" if g.usable else f"; not usable: {g.reason}")))
+            rows.append((f"GPU {g.index}", g.words + ("" if g.usable else f"; not usable: {g.reason}")))
         rows += [] if self.gpus else [("GPUs", "none: ranks compute on the CPU and talk over gloo")]
-        return "<table>" + "".join(f"<tr><th style='text-align:left'>{k}</th><td style='text-align:left'>{v}</td></tr>" for k, v in rows) + "</table>"
-
-
-def _count(names: object) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for name in names:  # type: ignore[attr-defined]
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+        return Table((), rows, "ll")
 
 
 def _cpu_name() -> str:
@@ -122,7 +148,7 @@ def _cores() -> int:
 
 
 def _quota(cgroup: Path = Path("/sys/fs/cgroup")) -> list[int]:
-    """The cores that a container is given, in whole ones: none or one number, for a container may be given all."""
+    """The number of whole cores that a container may use, in a list; the list is empty if there's no limit."""
     for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # cgroups version 2, and 1
         try:
             quota, period = " ".join((cgroup / name).read_text() for name in files).split()
@@ -133,25 +159,75 @@ def _quota(cgroup: Path = Path("/sys/fs/cgroup")) -> list[int]:
 
 
 def _gpus(visible: str | None) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, through NVML, each with what trying it gave."""
-    found = _nvml()
-    if visible is not None:
-        chosen = []
-        for want in (w.strip() for w in visible.split(",")):
-            match = [g for g in found if want == str(g.index) or (want and g.uuid.startswith(want))]
-            if not match:
-                break  # CUDA, too, ignores what follows the first unknown entry
-            chosen += match[:1]
-        found = tuple(chosen)
-    if not found:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in CUDA's order, each with what trying it gave.
+
+    We ask CUDA itself what the variable means: CUDA counts from the fastest GPU on, unless CUDA_DEVICE_ORDER says
+    otherwise, and nvidia-smi doesn't. From then on a GPU goes by its UUID, which means the same to everybody.
+    """
+    there = _nvml()
+    if not there or (visible is not None and visible.strip().lower() in _NONE_MEANT):
         return ()
-    tried = _try_gpus(",".join(g.uuid for g in found))
-    known = {uuid: (ok, reason) for uuid, ok, reason in tried["tried"]}
-    result = []
-    for g in found:
-        ok, reason = known.get(g.uuid.removeprefix("GPU-"), (False, tried["reason"] or "torch does not list this GPU"))
-        result.append(Gpu(**{**asdict(g), "usable": ok, "reason": reason}))
-    return tuple(result)
+    tried = _try_gpus(visible, os.environ.get("CUDA_DEVICE_ORDER"))
+    if tried["reason"] == "no GPU" and visible is not None:
+        reason = (
+            f"CUDA_VISIBLE_DEVICES={visible} names no GPU that CUDA finds here; `nvidia-smi -L` lists the names of GPUs"
+            " and of MIG slices"
+        )
+        return (replace(there[0], usable=False, reason=reason),)
+    if not tried["listed"]:
+        reason = tried["reason"] if tried["reason"] not in ("", "no GPU") else "CUDA lists no GPU"
+        return tuple(replace(g, usable=False, reason=reason) for g in there)
+    wanted = [] if visible is None else [name.strip() for name in visible.split(",")]
+    found = [_known(there, i, listed, wanted[i] if i < len(wanted) else "") for i, listed in enumerate(tried["listed"])]
+    found = [_without_code(gpu, tried) for gpu in found]
+    seen = {g.index for g in found}
+    if found[-1].uuid.startswith("MIG-"):
+        why = f"CUDA lists {found[-1].uuid}, but not {{}} next to it; name one MIG slice"
+        found += [
+            replace(found[-1], uuid=name, usable=False, reason=why.format(name))
+            for name in wanted[len(found) :]
+            if name.startswith("MIG-")
+        ]
+    if visible is None:
+        why = "CUDA does not list it" + (" next to a MIG slice" if found[0].uuid.startswith("MIG-") else "")
+        found += [replace(g, usable=False, reason=why) for g in there if g.index not in seen]
+    return tuple(found)
+
+
+def _known(there: tuple[Gpu, ...], place: int, listed: dict[str, Any], wanted: str) -> Gpu:
+    """The device that CUDA lists at `place`, with a name that selects the same one in a rank's CUDA_VISIBLE_DEVICES.
+    `wanted` is the name that was asked for."""
+    by_uuid = {g.uuid: g for g in there} | {name: g for g in there for name in g.slices}
+    whole, part = f"GPU-{listed['uuid']}", f"MIG-{listed['uuid']}"
+    # MIG-GPU-<uuid>/<gpu instance>/<compute instance>
+    of_old_name = next((g for g in there if wanted.startswith(f"MIG-{g.uuid}/")), None)
+    parent = by_uuid.get(wanted) or of_old_name or by_uuid.get(part) or by_uuid.get(whole)
+    reason = listed["reason"]
+    if wanted.startswith("MIG-"):
+        name = wanted
+    elif part in by_uuid:
+        name = part
+    elif parent and len(parent.slices) == 1:
+        name = parent.slices[0]
+    else:
+        name = whole
+        if parent and parent.slices:
+            reason = (
+                "it is divided into MIG slices, and CUDA does not say which one it takes; name one: export"
+                f" CUDA_VISIBLE_DEVICES={parent.slices[0]}"
+            )
+    major, minor = listed["capability"]
+    index, driver = (parent.index, parent.driver) if parent else (place, there[0].driver)
+    return Gpu(index, listed["name"], listed["memory_bytes"], (major, minor), driver, name, not reason, reason)
+
+
+def _without_code(gpu: Gpu, tried: dict[str, Any]) -> Gpu:
+    """A GPU that failed because this torch has no code for it says so, and which build has."""
+    archs = tried.get("archs", [])
+    if gpu.usable or not archs or arch_fits(gpu.capability, archs):
+        return gpu
+    has = f"torch {tried['torch']} has no code for compute capability {'.'.join(map(str, gpu.capability))}"
+    return replace(gpu, reason=f"{has}; a build that has: `make lab {build_for(gpu.capability)}`")
 
 
 @cache
@@ -168,36 +244,58 @@ def _nvml() -> tuple[Gpu, ...]:
         gpus = []
         for i in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(i)
-            capability = tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle))
+            major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            gpus.append(Gpu(i, str(pynvml.nvmlDeviceGetName(handle)), memory, capability, driver, str(pynvml.nvmlDeviceGetUUID(handle))))
+            name, uuid = str(pynvml.nvmlDeviceGetName(handle)), str(pynvml.nvmlDeviceGetUUID(handle))
+            gpus.append(Gpu(i, name, memory, (int(major), int(minor)), driver, uuid, slices=_slices(pynvml, handle)))
         return tuple(gpus)
     finally:
         pynvml.nvmlShutdown()
 
 
+def _slices(pynvml: Any, handle: Any) -> tuple[str, ...]:
+    """The UUIDs of a GPU's MIG slices; none if it isn't divided, or too old for that."""
+    names = []
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0]:
+            for i in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                try:
+                    names.append(str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i))))
+                except pynvml.NVMLError:  # nothing has this number
+                    continue
+    except pynvml.NVMLError:
+        pass
+    return tuple(names)
+
+
 @cache
-def _try_gpus(uuids: str) -> dict:
-    key = hashlib.sha256(f"{uuids} {_nvml()[0].driver} {sys.executable} {_torch_version()}".encode()).hexdigest()[:12]
+def _try_gpus(visible: str | None, order: str | None) -> dict[str, Any]:
+    """What CUDA lists if CUDA_VISIBLE_DEVICES is `visible` and CUDA_DEVICE_ORDER is `order`; None means not set."""
+    there = [(g.uuid, g.slices) for g in _nvml()]
+    asked_of = repr((visible, order, there, _nvml()[0].driver, sys.executable, _torch_version()))
+    key = hashlib.sha256(asked_of.encode(errors="replace")).hexdigest()[:12]
     kept = course_home() / "runs" / f".gpus-{key}.json"
     try:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
         pass
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": uuids}
+    asked = {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": order}
+    env = {k: v for k, v in {**os.environ, **asked}.items() if v is not None}
+    command = [sys.executable, "-c", _TRY_GPUS]
     try:
-        child = subprocess.run([sys.executable, "-c", _TRY_GPUS], env=environment, capture_output=True, text=True, timeout=TRY_S)
+        child = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TRY_S)
     except subprocess.TimeoutExpired:
-        return {"tried": [], "reason": f"trying the GPUs took more than {TRY_S} s"}
+        return {"listed": [], "reason": f"trying the GPUs took more than {TRY_S} s"}
     if child.returncode != 0:
         last = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return {"tried": [], "reason": f"trying the GPUs failed: {last}"}
+        return {"listed": [], "reason": f"trying the GPUs failed: {last}"}
     result = json.loads(child.stdout.strip().splitlines()[-1])
-    if result["tried"] and all(ok for _, ok, _ in result["tried"]):  # a failure may be a GPU that was busy: look again next time
+    if result["reason"] not in ("", "no GPU"):
+        result["reason"] = f"torch {result['torch']} cannot use it: {result['reason']}"
+    # a failure may be a GPU that was busy: look again next time
+    if result["listed"] and not any(found["reason"] for found in result["listed"]):
         kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(result))
-        partial.replace(kept)
+        write_whole(kept, json.dumps(result))
     return result
 
 
@@ -206,84 +304,3 @@ def _torch_version() -> str:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"
-
-
-@dataclass(frozen=True)
-class Placement:
-    """What the ranks of one launch get; `sentence` says it in a line, `env` tells it to the ranks."""
-
-    ranks: int
-    device: Literal["cpu", "cuda", "shared"]
-    backend: str
-    gpus_per_rank: int
-    threads: int
-    size: Literal["cpu", "gpu"]
-    sentence: str
-    env: dict[str, str]
-
-
-def place(machine: Machine, ranks: int | str = "auto", gpus_per_rank: int | str = 1, device: str = "auto", threads: int | None = None) -> Placement:
-    """Decide the devices of a launch. It never fails because the hardware is smaller than asked for: it falls back, and says so.
-
-    `ranks="auto"` is one rank for each GPU (each group of `gpus_per_rank`) where there are two or more, otherwise 2, and 1 for
-    `gpus_per_rank="all"`. `device` is auto, cuda, cpu, or shared (all ranks on the first GPU, over gloo: right but not fast).
-    Raises ValueError for ranks below 1 or far beyond the cores, an unknown device, or a bad `gpus_per_rank` or `threads`.
-    """
-    gpus = machine.usable_gpus
-    if device not in ("auto", "cuda", "cpu", "shared"):
-        raise ValueError(f"device must be auto, cuda, cpu or shared; got {device!r}")
-    per_rank = None if gpus_per_rank == "all" else _whole("gpus_per_rank", gpus_per_rank, "all")
-    if ranks != "auto":
-        world = _whole("ranks", ranks, "auto")
-    elif per_rank is None:
-        world = 1
-    else:
-        groups = len(gpus) // per_rank
-        world = groups if groups >= 2 and device in ("auto", "cuda") else 2
-    if world > (most := max(MOST_RANKS, 4 * machine.cores)):
-        raise ValueError(f"{world} ranks on {machine.cores} cores would only wait for each other, and fill the memory; {most} is the most here")
-    per_rank = per_rank or max(1, len(gpus) // world)
-    per_thread = max(1, machine.cores // world) if threads is None else _whole("threads", threads)
-
-    noun = "1 rank" if world == 1 else f"{world} ranks"
-    need = world * per_rank
-    env = {"COURSE_GPUS_PER_RANK": str(per_rank), "OMP_NUM_THREADS": str(per_thread)}
-    if device == "shared" and gpus:
-        sentence = f"{noun} share GPU {gpus[0].index} ({gpus[0].name}) over gloo: the results are right, the times say nothing about several GPUs."
-        env |= {"COURSE_DEVICE": "shared", "COURSE_SIZE": "gpu", "CUDA_VISIBLE_DEVICES": gpus[0].uuid or str(gpus[0].index)}
-        return Placement(world, "shared", "gloo", 1, per_thread, "gpu", sentence, env)
-    if device != "cpu" and need <= len(gpus):
-        each = "a GPU" if per_rank == 1 else f"{per_rank} GPUs"
-        sentence = f"{noun} on {gpus[0].name}, {'with ' + each if world == 1 else each + ' each'}, backend nccl."
-        env |= {"COURSE_DEVICE": "cuda", "COURSE_SIZE": "gpu", "CUDA_VISIBLE_DEVICES": ",".join(g.uuid or str(g.index) for g in gpus[:need])}
-        return Placement(world, "cuda", "nccl", per_rank, per_thread, "gpu", sentence, env)
-    sentence = f"{noun} on the CPU, backend gloo, {per_thread} of {machine.cores} cores{'' if world == 1 else ' each'}."
-    if world * per_thread > machine.cores:
-        sentence = f"{noun} on the CPU, backend gloo, sharing {machine.cores} core{'s' * (machine.cores > 1)}: times include waiting for a core."
-    if device != "cpu":
-        sentence += f" {_what_gpus_would_change(machine, world, per_rank)}"
-    env |= {"COURSE_DEVICE": "cpu", "COURSE_SIZE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    return Placement(world, "cpu", "gloo", per_rank, per_thread, "cpu", sentence, env)
-
-
-def _what_gpus_would_change(machine: Machine, world: int, per_rank: int) -> str:
-    need, here = world * per_rank, len(machine.usable_gpus)
-    unusable = [g for g in machine.gpus if not g.usable]
-    if unusable:
-        return f"GPU {unusable[0].index} ({unusable[0].name}) cannot be used: {unusable[0].reason}."
-    if here:
-        share = "one" if per_rank == 1 else str(per_rank)
-        return f"This machine has {here} GPU{'s' * (here > 1)}; with {need} {'the rank' if world == 1 else 'each rank'} would use {share}, over nccl."
-    own = "its own" if per_rank == 1 else f"{per_rank} of its own"
-    return f"With {need} GPU{'s' * (need > 1)} {'it' if world == 1 else 'each rank'} would have {own}, over nccl."
-
-
-def _whole(name: str, value: object, word: str = "") -> int:
-    """`value` as an int, when it is a whole number (of numpy too) from 1 on."""
-    try:
-        number = 0 if isinstance(value, (bool, str)) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{name} must be a whole number from 1 on{f', or {word!r}' if word else ''}; got {value!r}")
-    return number

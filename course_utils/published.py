@@ -1,4 +1,4 @@
-"""Results that other people published, and that the course compares with: a reader of `data/published.json`."""
+"""Read `data/published.json`: results that other people published, for the course to compare with."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .folders import COURSE
+
+PATH = COURSE / "data" / "published.json"
 ROLES = ("identity", "validation", "rule", "bound", "calibration", "counterexample")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One published number: what was measured under which `inputs`, where it stands, and what we use it for.
+    """One published number: what was measured with which `inputs`, where it's published, and what we use it for.
 
-    `cls` names the kind of experiment and so the keys of `inputs`. `expected_rel_err` is the largest relative error that
-    the cost model may have on it (for a counterexample: the error it is known to have; None for a bound). `role` is one of `ROLES`.
+    `cls` names the kind of experiment, and so the keys of `inputs`. `expected_rel_err` is the largest relative error
+    that the cost model may have on it (for a counterexample: the error it's known to have; None for a bound). `role`
+    is one of `ROLES`.
     """
 
     id: str
@@ -32,7 +36,7 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise ValueError(f"{self.id}: a role is one of {', '.join(ROLES)}; got {self.role!r}")
+            raise ValueError(f"{self.id}: the role must be one of {', '.join(ROLES)}; got {self.role!r}")
 
 
 class Point(NamedTuple):
@@ -44,29 +48,31 @@ class Point(NamedTuple):
     source: str
 
 
-def default_path() -> Path:
-    """`data/published.json` of the checkout that this package is imported from."""
-    return Path(__file__).resolve().parent.parent / "data" / "published.json"
-
-
-def load(path: str | Path | None = None) -> list[Case]:
-    """All published cases, in the order of the file. Raises FileNotFoundError outside a checkout of the course."""
-    path = default_path() if path is None else Path(path)
+def load(path: Path = PATH) -> list[Case]:
+    """All published cases, in the order of the file. Raises FileNotFoundError where there is no such file."""
     if not path.is_file():
-        raise FileNotFoundError(f"no published results at {path}: they lie in the course's folder, so install the package from there: `pip install -e .`")
+        raise FileNotFoundError(
+            f"no published results at {path}: they come with the course's folder, so install the package from there:"
+            " `pip install .`"
+        )
     return [Case(**raw) for raw in json.loads(path.read_text(encoding="utf-8"))]
 
 
-def cases(cls: str | None = None, prefix: str = "", path: str | Path | None = None) -> list[Case]:
-    """The cases of one class, or whose id starts with `prefix`, or both. Raises KeyError when there is none."""
-    everything = load(path)
+def cases(cls: str | None = None, prefix: str = "") -> list[Case]:
+    """The cases of one class, or with an id that starts with `prefix`, or both. Raises KeyError when there is none."""
+    everything = load()
     found = [case for case in everything if (cls is None or case.cls == cls) and case.id.startswith(prefix)]
     if not found:
         known = ", ".join(sorted({case.cls for case in everything}))
-        raise KeyError(f"no published case with class {cls!r} and an id that starts with {prefix!r}; classes are {known}")
+        raise KeyError(
+            f"no published case with class {cls!r} and an id that starts with {prefix!r}; classes are {known}"
+        )
     return found
 
 
-def ddp_scaling(path: str | Path | None = None) -> list[Point]:
-    """Published speed-ups of data parallel training on the GPUs of one machine: the rate on n GPUs over that on one."""
-    return [Point(case.label or case.id, case.inputs["n"], case.observed / case.inputs["thr1"], case.source) for case in cases("ddp_overlap", path=path)]
+def ddp_scaling() -> list[Point]:
+    """Published speed-ups of data-parallel training on the GPUs of one machine: the rate on n GPUs over that on one."""
+    return [
+        Point(case.label or case.id, case.inputs["n"], case.observed / case.inputs["thr1"], case.source)
+        for case in cases("ddp_overlap")
+    ]

@@ -1,13 +1,14 @@
-"""What a script may call inside a rank.
+"""What a script can call on a rank.
 
 This file imports nothing else of the course, so a script that uses it can be copied, with this one file,
 to any machine and started by torchrun, by srun or by hand. Without the course's launcher `report` prints,
-and `device` falls back on what torchrun says.
+and `device` goes by torchrun's variables.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["backend", "device", "devices", "report", "timer", "trace_path"]
+# Every record has these anyway, so a value of the same name would be lost, or would hide them.
+_RESERVED = {
+    "rank": "every record carries the rank that reported it: leave it out, or take another name, such as sender_rank",
+    "time": "every record carries the time of its report: take another name, with the unit in it, such as step_s",
+}
+
+__all__ = ["amp_dtype", "backend", "device", "devices", "report", "timer", "trace_path"]
 
 
 def _env_int(name: str, default: int) -> int:
@@ -26,9 +33,9 @@ def _env_int(name: str, default: int) -> int:
 
 
 def device() -> torch.device:
-    """The device of this rank: `cuda:K` where the launch gave it a GPU, otherwise `cpu`.
+    """The device of this rank: `cuda:K` if the launch gave it a GPU, otherwise `cpu`.
 
-    With several GPUs a rank this is the first of them; `devices` names all.
+    If each rank has several GPUs, this is its first; `devices` returns all of them.
     """
     return devices()[0]
 
@@ -52,7 +59,7 @@ def devices() -> list[torch.device]:
 
 
 def backend() -> str:
-    """The process-group backend that fits `device`: `nccl` for a GPU of one's own, otherwise `gloo`.
+    """The process-group backend that fits `device`: `nccl` if the rank has a GPU of its own, otherwise `gloo`.
 
     NCCL refuses two ranks on one GPU, so ranks that share one use gloo.
     """
@@ -60,30 +67,64 @@ def backend() -> str:
     return "nccl" if device().type == "cuda" and not shared else "gloo"
 
 
+def amp_dtype() -> torch.dtype:
+    """The 16-bit type for mixed precision here: bfloat16 on a CPU and on GPUs from compute capability 8.0 on, float16
+    on older ones, which needs a `torch.amp.GradScaler`.
+
+    The oldest GPU that this rank sees decides, so that all ranks of a machine agree. `torch.cuda.is_bf16_supported()`
+    is no answer: it says True on a T4, which has no bf16 and converts.
+    """
+    import torch
+
+    if device().type == "cpu" or torch.version.hip is not None:
+        return torch.bfloat16
+    oldest = min(torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count()))
+    return torch.bfloat16 if oldest >= (8, 0) else torch.float16
+
+
 def report(*, progress: tuple[float, float] | None = None, **values: Any) -> None:
     """Add one record to the results of this rank; the notebook reads it with `run.samples(name)`.
 
     Values are numbers, strings, booleans, or flat lists of them; a tensor with one element counts as a number. Put
-    the unit in the name: `step_s=0.05`, `traffic_bytes=4096`. `progress=(done, total)` moves the bar under the cell.
-    Raises TypeError for a value that JSON cannot hold. Outside a launch the record is printed.
+    the unit in the name: `step_s=0.05`, `traffic_bytes=4096`. `progress=(done, total)` moves its bar under the cell.
+    Raises ValueError for the names `rank` and `time`, which every record carries already, and TypeError for a value
+    that JSON cannot hold. Outside a launch the record is printed.
     """
+    for name in values:
+        if name in _RESERVED:
+            raise ValueError(f"report({name}=...) is not possible: {_RESERVED[name]}")
     record = {name: _plain(name, value) for name, value in values.items()}
     if progress is not None:
-        record["progress"] = [float(progress[0]), float(progress[1])]
+        record["progress"] = _done_of_total(progress)
     folder = os.environ.get("COURSE_RUN_DIR")
     if folder is None:
         if record and progress is None:
-            sys.stdout.write(f"report {json.dumps(record)}\n")  # in one piece: torchrun's ranks share one terminal, unbuffered
+            # in one piece: torchrun's ranks share one terminal, unbuffered
+            sys.stdout.write(f"report {json.dumps(record)}\n")
             sys.stdout.flush()
         return
     record["time"] = time.time()
     line = json.dumps(record) + "\n"
     # One write of one line to a file opened for appending: never torn, and there even if the rank dies right after.
-    fd = os.open(os.path.join(folder, f"rank{_env_int('RANK', 0)}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    fd = os.open(
+        os.path.join(folder, f"rank{_env_int('RANK', 0)}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+    )
     try:
         os.write(fd, line.encode())
     finally:
         os.close(fd)
+
+
+def _done_of_total(progress: Any) -> list[float]:
+    try:
+        done, total = (float(number) for number in progress)
+    except (TypeError, ValueError):
+        done = total = math.nan
+    if not (math.isfinite(done) and math.isfinite(total)):
+        raise TypeError(
+            f"report(progress=...) moves the bar and takes a pair of finite numbers, (done, total); got {progress!r}"
+        )
+    return [done, total]
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -95,7 +136,10 @@ def _plain(name: str, value: Any) -> Any:
         return value.item()
     if isinstance(value, (list, tuple)):
         return [_plain(name, item) for item in value]
-    raise TypeError(f"report({name}=...) got a {type(value).__name__}; give numbers, strings or lists of them (try .item() or .tolist())")
+    raise TypeError(
+        f"report({name}=...) got a {type(value).__name__}; give numbers, strings or lists of them (try .item() or"
+        " .tolist())"
+    )
 
 
 class _Timer:
@@ -106,7 +150,8 @@ class _Timer:
 
 @contextmanager
 def timer() -> Iterator[_Timer]:
-    """Time a block: `with timer() as t: ...`, then `t.seconds`. Waits for the GPU on both sides, so that its work counts."""
+    """Time a block: `with timer() as t: ...`, then `t.seconds`. It waits for the GPU before and after, so that the
+    block's work there counts."""
     result = _Timer()
     _synchronize()
     start = time.perf_counter()
@@ -126,8 +171,10 @@ def _synchronize() -> None:
 
 
 def trace_path(name: str = "trace") -> str:
-    """Where this rank exports its profile: `prof.export_chrome_trace(trace_path())`; the notebook reads all ranks' with `traces.load(run)`.
+    """The file for this rank's profile: `prof.export_chrome_trace(trace_path())`. In the notebook, `traces.load(run)`
+    reads those of all ranks.
 
-    A file beside the launch's records, or in the working folder outside a launch. Several traces of a script have different names.
+    It lies next to the launch's records, or outside a launch in the working folder. If a script makes several traces,
+    give each a `name`.
     """
     return os.path.join(os.environ.get("COURSE_RUN_DIR", ""), f"rank{_env_int('RANK', 0)}.{name}.json.gz")

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# A launcher's closing table; what torchrun says of a rank that could not speak for itself.
+# In torchrun's closing table, what it says about a rank that left no error itself.
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 
 
 class NotReported(KeyError):
-    """A value was asked for that no rank reported. Jupyter shows the message alone."""
+    """You asked for a value that no rank reported. Jupyter shows the message alone."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -28,8 +28,8 @@ def values_of(records: list[dict[str, Any]], key: str, where: dict[str, Any]) ->
     found = [rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())]
     if not found:
         names = sorted({k for rec in records for k in rec} - {"rank", "time", "progress"})
-        told = f"reported were: {', '.join(names)}" if names else "nothing was reported"
-        raise NotReported(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; {told}")
+        there = f"reported were: {', '.join(names)}" if names else "nothing was reported"
+        raise NotReported(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; {there}")
     return found
 
 
@@ -42,7 +42,8 @@ class RankResult:
     signal: str | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     log: str = ""
-    error: dict[str, Any] | None = None  # {"time", "type", "message", "traceback"}
+    # {"time", "type", "message", "traceback", "printed": whether the rank printed it itself}
+    error: dict[str, Any] | None = None
     stack: str | None = None  # where it stood when the launch was stopped
     node: str = ""  # the name of its machine, when it ran on a cluster
 
@@ -50,8 +51,8 @@ class RankResult:
     def ok(self) -> bool:
         return self.exitcode == 0
 
-    def values(self, key: str, **where: Any) -> list[Any]:
-        """What this rank reported as `key`, in the order of reporting, from the records in which every `where` holds."""
+    def values(self, key: str, /, **where: Any) -> list[Any]:
+        """All values that this rank reported as `key`, in order. `where` picks records: `values("loss", epoch=2)`."""
         return values_of(self.records, key, where)
 
     @property
@@ -64,28 +65,50 @@ class RankResult:
 
 
 def read_ranks(
-    folder: Path, world_size: int, statuses: Mapping[int, Mapping[str, Any]], records: Sequence[list[dict[str, Any]]] | None = None
+    folder: Path,
+    world_size: int,
+    statuses: Mapping[int, Mapping[str, Any]],
+    records: Sequence[list[dict[str, Any]]] | None = None,
 ) -> list[RankResult]:
-    """What the ranks of a launch left in its folder. `statuses` are their ends (exitcode, signal), `records` what was already read of their reports."""
+    """What the ranks of a launch left in its folder. `statuses` says how they ended (exitcode, signal); `records` are
+    their reports, if they have been read already.
+
+    Once all ranks have ended, the traceback that ended a rank is added to its log. If a job may still run on a cluster,
+    its files stay as they are, because its ranks may be writing to them.
+    """
     ranks, on_cluster = [], (folder / "job.sbatch").exists()
+    may_run = on_cluster and not (folder / "exitcode").exists()  # the job's script writes it at its end
     for rank in range(world_size):
         log, error, stack = (folder / f"rank{rank}.{kind}" for kind in ("log", "error.json", "stack"))
-        log.touch()
         status = statuses.get(rank, {})
-        result = RankResult(rank, status.get("exitcode"), status.get("signal"), records[rank] if records else _reported(folder / f"rank{rank}.jsonl"), str(log))
+        result = RankResult(
+            rank,
+            status.get("exitcode"),
+            status.get("signal"),
+            records[rank] if records else _reported(folder / f"rank{rank}.jsonl"),
+            str(log),
+        )
         if error.exists() and not result.ok:
             result.error = json.loads(error.read_text())
-            with open(log, "r+") as file:
-                if not file.read().endswith(result.error["traceback"]):
-                    file.write(result.error["traceback"])
+            if not may_run and not result.error.get("printed"):
+                _append(log, result.error["traceback"])
         if stack.exists() and stack.stat().st_size:
             result.stack = stack.read_text(errors="replace")
-        elif stack.exists() and not on_cluster:  # where it may yet be written to
+        elif stack.exists() and not on_cluster:  # where a rank may still write to it
             stack.unlink()
         if on_cluster and (place := folder / f"rank{rank}.pid").exists():
             result.node = "".join(place.read_text().split()[1:2])
         ranks.append(result)
     return ranks
+
+
+def _append(log: Path, traceback: str) -> None:
+    """Write the traceback at the end of a log, unless it's there already."""
+    said = traceback.encode(errors="backslashreplace")
+    with open(log, "a+b") as file:
+        file.seek(max(0, file.tell() - len(said)))
+        if file.read() != said:
+            file.write(said)
 
 
 def _reported(path: Path) -> list[dict[str, Any]]:
@@ -99,7 +122,8 @@ def _reported(path: Path) -> list[dict[str, Any]]:
 
 
 def launcher_statuses(folder: Path, world_size: int, ended_well: bool) -> dict[int, dict[str, Any]]:
-    """How the ranks ended that a torchrun started, on one node or on several: all well, or as it says of those that it saw fail."""
+    """How the ranks ended that torchrun started, on one node or on several. If not all ended well, these are only the
+    ones that torchrun saw fail."""
     if ended_well:
         return {rank: {"exitcode": 0, "signal": None} for rank in range(world_size)}
     found = {}

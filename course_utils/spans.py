@@ -1,15 +1,16 @@
-"""What ranks did when, as plain tuples: the one form that predictions, traces and the timeline share."""
+"""What ranks did when, as plain tuples: the form that predictions, traces and the timeline share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-Span = tuple[int, float, float, str, str]  # (rank, start_s, end_s, what, label); `what` is compute, communication, waiting or loading
+# (rank, start_s, end_s, what, label); `what` is compute, communication, waiting or loading
+Span = tuple[int, float, float, str, str]
 Interval = tuple[float, float]
 
 
-def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time as intervals that neither touch nor overlap, in order."""
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same time as sorted intervals that neither touch nor overlap."""
     joined: list[Interval] = []
     for start, end in sorted(intervals):
         if joined and start <= joined[-1][1]:
@@ -20,13 +21,13 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def covered(intervals: Iterable[Interval]) -> float:
-    """Seconds in which at least one of the intervals runs."""
-    return sum(end - start for start, end in merged(intervals))
+    """Seconds during which at least one of the intervals runs."""
+    return sum(end - start for start, end in union(intervals))
 
 
-def common(first: Iterable[Interval], second: Iterable[Interval]) -> list[Interval]:
-    """The time in which an interval of `first` and one of `second` run."""
-    a, b = merged(first), merged(second)
+def intersection(first: Iterable[Interval], second: Iterable[Interval]) -> list[Interval]:
+    """The time during which an interval of `first` and one of `second` run."""
+    a, b = union(first), union(second)
     shared: list[Interval] = []
     i = j = 0
     while i < len(a) and j < len(b):
@@ -40,12 +41,12 @@ def common(first: Iterable[Interval], second: Iterable[Interval]) -> list[Interv
     return shared
 
 
-def without(first: Iterable[Interval], second: Iterable[Interval]) -> list[Interval]:
-    """The time of `first` in which nothing of `second` runs."""
+def difference(first: Iterable[Interval], second: Iterable[Interval]) -> list[Interval]:
+    """The time of `first` during which nothing in `second` runs."""
     left: list[Interval] = []
-    cuts = merged(second)
+    cuts = union(second)
     at = 0
-    for start, end in merged(first):
+    for start, end in union(first):
         while at and cuts[at - 1][1] > start:
             at -= 1
         while at < len(cuts) and cuts[at][1] <= start:
@@ -60,6 +61,6 @@ def without(first: Iterable[Interval], second: Iterable[Interval]) -> list[Inter
     return left
 
 
-def of(spans: Iterable[Span], rank: int, *whats: str) -> list[Interval]:
-    """The intervals of one rank's spans of these kinds; of all kinds where none is given."""
+def intervals(spans: Iterable[Span], rank: int, *whats: str) -> list[Interval]:
+    """The intervals of one rank's spans of these kinds, or of all kinds if you name none."""
     return [(start, end) for r, start, end, what, _ in spans if r == rank and (not whats or what in whats)]

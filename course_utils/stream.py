@@ -1,40 +1,70 @@
-"""While ranks run: their lines under the cell, prefixed by rank, and one progress bar. Reads only the files that ranks write."""
+"""While ranks run, show their lines under the cell, prefixed by rank, and find out how far each is. This only reads
+files that the ranks write."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import math
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-LINE_INTERVAL_S = 0.06  # below 20 messages a second: Jupyter Server drops what comes faster
+from .live import Rank
+from .plt_show import Figures
+
+LINE_INTERVAL_S = 0.07  # with the live view's below 20 messages a second: Jupyter Server drops what comes faster
 CELL_LIMIT = 200_000  # bytes of output in a cell; the rest stays in the logs
-LONG_LINE = 32_768
+# at the logs, and as many at the reports: with many ranks on a shared file system, opening every file all the time
+# would load its server
+LOOKS_PER_S = 50
+LONG_LINE = 32_768  # characters of a log's line that are shown without waiting for its end
 CHUNK = 1 << 18
-# PyTorch's profiler says that it starts and stops, and that it finds no GPU, as if these were errors; the log keeps the lines.
-_PROFILER = re.compile(r"(USDT|ERROR):\d{4}-\d\d-\d\d .*\] (profiler_start|profiler_stop|gpuGetDeviceCount failed with code \d+)\s*")
+FEW_NUMBERS = 4  # of a rank's last report, in the live view
+# PyTorch's profiler says that it starts and stops, and that it finds no GPU, as if these were errors. And gloo's last
+# words, when ranks bring different sizes, say less than the error that follows; torch 2.10's gloo also reports every
+# group that it connects. Without IPv6, ranks try it first, and without a name server they
+# ask for names in vain. And torch.compile looks for a CUDA toolkit, GPU or not. We don't show these lines; the log
+# keeps them.
+_NOT_SHOWN = re.compile(
+    r"(USDT|ERROR):\d{4}-\d\d-\d\d .*\] (profiler_start|profiler_stop|gpuGetDeviceCount failed with code \d+)\s*"
+    r"|terminate called after throwing an instance of 'gloo::.*"
+    r"|  what\(\):  \[enforce fail at .*gloo/.*"
+    r"|\[W.* socket\.cpp:\d+\] \[c10d\] The client socket cannot be initialized to connect to .*\(errno: 97 - .*"
+    r"|\[W.* socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=-\d+"
+    r"|[WE]\d{4} .*cpp_extension\.py:\d+\] (\[\S+\] )?No CUDA runtime is found, using CUDA_HOME=.*"
+    r"|\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
+)
 
 
 class _Tail:
-    """New complete lines of a file that another process appends to. Never more of it in memory than a chunk and a line."""
+    """The new, complete lines of a file that another process appends to. Memory holds at most a chunk and a line. A
+    line longer than `longest` characters comes in parts.
 
-    def __init__(self, path: Path):
-        self.path = path
+    It opens the file anew for each look: on NFS that is when a client asks the server for what other machines have
+    written.
+    """
+
+    def __init__(self, path: Path, longest: float = math.inf):
+        self.path, self.longest = path, longest
         self.offset = 0
         self.rest = ""
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def lines(self, last: bool = False) -> Iterator[str]:
-        """What a chunk holds; with `last` all that is left, also the end of a line that has none. A very long line comes in parts."""
+        """The lines of the next chunk; with `last` all that are left, even one without an end."""
         while True:
             data = self._read()
             *whole, self.rest = (self.rest + self.decoder.decode(data, final=last and not data)).split("\n")
             yield from whole
-            if self.rest and (len(self.rest) > LONG_LINE or last and not data):
+            if self.rest and (len(self.rest) > self.longest or last and not data):
                 text, self.rest = self.rest, ""
                 yield text
             if not (last and data):
@@ -43,6 +73,9 @@ class _Tail:
     def _read(self) -> bytes:
         try:
             with open(self.path, "rb") as file:
+                if os.fstat(file.fileno()).st_size < self.offset:
+                    self.offset, self.rest = 0, ""  # another file of this name, or emptied: begin again
+                    self.decoder.reset()
                 file.seek(self.offset)
                 data = file.read(CHUNK)
         except FileNotFoundError:
@@ -51,94 +84,123 @@ class _Tail:
         return data
 
 
+class _Turns:
+    """Which files it's time to look at: each in turn, at most `LOOKS_PER_S` a second, or a second's worth at once after
+    a pause."""
+
+    def __init__(self, tails: list[_Tail]):
+        self.turns = deque(enumerate(tails))
+        self.saved, self.since = float(LOOKS_PER_S), time.monotonic()
+
+    def due(self, last: bool) -> list[tuple[int, _Tail]]:
+        """(rank, file), in the order of the ranks; with `last` all of them."""
+        now = time.monotonic()
+        self.saved = min(LOOKS_PER_S, self.saved + (now - self.since) * LOOKS_PER_S)
+        self.since = now
+        count = len(self.turns) if last else min(len(self.turns), int(self.saved))
+        self.saved -= min(count, self.saved)
+        found = [self.turns[i] for i in range(count)]
+        self.turns.rotate(-count)
+        return sorted(found, key=lambda turn: turn[0])
+
+
 class Stream:
-    """Shows the output of a launch whose files lie in `folder`. `quiet` shows nothing and still collects the records."""
+    """Shows the output of a launch whose files lie in `folder`. `quiet` shows nothing but still collects the
+    records."""
 
     def __init__(self, folder: Path, world_size: int, quiet: bool = False):
-        self.logs = [_Tail(folder / f"rank{r}.log") for r in range(world_size)]
-        self.reports = [_Tail(folder / f"rank{r}.jsonl") for r in range(world_size)]
+        self.logs = _Turns([_Tail(folder / f"rank{r}.log", LONG_LINE) for r in range(world_size)])
+        self.reports = _Turns([_Tail(folder / f"rank{r}.jsonl") for r in range(world_size)])
         self.records: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
         self.folder, self.quiet = folder, quiet
         self.shown = 0
         self.next_line = 0.0
         self.progress: dict[int, tuple[float, float]] = {}
-        self.bar = ProgressBar()
+        self.figures = Figures()
+        self.finished: set[int] = set()  # ranks whose scripts have ended
+        self.heard = time.monotonic()  # when something came last
 
-    def pump(self, last: bool = False) -> None:
-        """Show and collect what is new; with `last` all that is left."""
-        for rank, tail in enumerate(self.reports):
+    def pump(self, last: bool = False, hold: bool = False) -> None:
+        """Show and collect what is new; with `last`, all that is left. With `hold` it shows nothing yet."""
+        for rank, tail in self.reports.due(last):
             for line in tail.lines(last):
                 try:
                     record = json.loads(line)
                 except ValueError:
                     continue  # the last line of a rank that was killed while it wrote
                 self.records[rank].append(record)
+                self.heard = time.monotonic()
                 if "progress" in record:
                     done, total = record["progress"]
                     self.progress[rank] = (done, total)
-        if self.quiet:
+        if self.quiet or hold:
             return
         if last or time.monotonic() >= self.next_line:
             text = "".join(self._new_lines(last))
             if text:
-                self.next_line = time.monotonic() + LINE_INTERVAL_S
-                sys.stdout.write(text)
-                sys.stdout.flush()
-        if self.progress:
-            done = sum(d for d, _ in self.progress.values())
-            total = sum(t for _, t in self.progress.values()) * len(self.logs) / len(self.progress)
-            self.bar.show(done, total, last)
+                self.heard = time.monotonic()
+                self.next_line = self.heard + LINE_INTERVAL_S
+                self.figures.write(text, sys.stdout)
+
+    @property
+    def part(self) -> float | None:
+        """Which part is done, of all ranks, also of those that haven't said so; None if none has."""
+        done = sum(d for d, _ in self.progress.values())
+        total = sum(t for _, t in self.progress.values()) * len(self.records) / max(1, len(self.progress))
+        return min(max(done / total, 0.0), 1.0) if total > 0 else None
+
+    def ranks(self, places: Mapping[int, str]) -> list[Rank]:
+        """What is known of each rank. `places` says where some of them stand."""
+        try:
+            there = set(os.listdir(self.folder))  # one look for all of them
+        except OSError:
+            there = set()
+        found = []
+        for rank, records in enumerate(self.records):
+            state = self._state(rank, there)
+            place = places.get(rank, "") if state == "running" else ""
+            found.append(Rank(rank, state, self.progress.get(rank), _numbers(records), place))
+        return found
+
+    def _state(self, rank: int, there: Set[str]) -> str:
+        """How far a rank is, by the files that are `there`."""
+        if f"rank{rank}.error.json" in there:
+            return "failed"
+        if f"rank{rank}.collectives.json" not in there:  # torchrun may have restarted it
+            self.finished.discard(rank)
+        elif rank not in self.finished:
+            with suppress(OSError), open(self.folder / f"rank{rank}.collectives.json", "rb") as file:
+                if file.read(14) == b'{"ended": true':  # otherwise somebody asked for it while the script ran
+                    self.finished.add(rank)
+        return "finished" if rank in self.finished else "running" if f"rank{rank}.pid" in there else "starting"
 
     def _new_lines(self, last: bool) -> list[str]:
         if self.shown > CELL_LIMIT:
             return []
         shown = []
-        for rank, tail in enumerate(self.logs):
+        for rank, tail in self.logs.due(last):
             for line in tail.lines(last):
-                said = line.removeprefix("\0")  # PyTorch writes the zero byte that ends its message about a signal; the next line begins with it
-                if _PROFILER.fullmatch(said) or (line and not said):
+                # PyTorch writes the zero byte at the end of its message about a signal; the next line begins with it
+                said = line.removeprefix("\0")
+                if _NOT_SHOWN.fullmatch(said) or (line and not said):
                     continue
-                text = f"rank {rank} | {said.rstrip(chr(13)).rpartition(chr(13))[2]}\n"  # of a line that was overwritten in place, its last state
+                # a line may be overwritten in place: show its last state
+                text = f"rank {rank} | {said.rstrip(chr(13)).rpartition(chr(13))[2]}\n"
                 self.shown += len(text.encode(errors="replace"))
                 if self.shown > CELL_LIMIT:
-                    shown.append(f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {self.folder}/rank*.log\n")
+                    shown.append(
+                        f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {self.folder}/rank*.log\n"
+                    )
                     return shown
                 shown.append(text)
         return shown
 
 
-class ProgressBar:
-    """One line of text under the cell, updated in place; in a plain terminal or script there is none."""
-
-    WIDTH = 30
-
-    def __init__(self, label: str = "") -> None:
-        self.label = label
-        self.handle: Any = None
-        self.started = time.monotonic()
-        self.next = 0.0
-        self.text = ""
-
-    def show(self, done: float, total: float, last: bool = False) -> None:
-        now = time.monotonic()
-        if total <= 0 or (not last and now < self.next):
-            return
-        self.next = now + 0.2
-        part = min(max(done / total, 0.0), 1.0)
-        filled = round(part * self.WIDTH)
-        text = f"{self.label}{'█' * filled}{'░' * (self.WIDTH - filled)} {part:4.0%}, {now - self.started:.1f} s"
-        if text == self.text:
-            return
-        self.text = text
-        bundle = {"text/plain": text}
-        if self.handle is None:
-            try:
-                from IPython import get_ipython
-                from IPython.display import display
-            except ImportError:
-                return
-            if getattr(get_ipython(), "kernel", None) is None:
-                return
-            self.handle = display(bundle, raw=True, display_id=True)
-        else:
-            self.handle.update(bundle, raw=True)
+def _numbers(records: list[dict[str, Any]]) -> str:
+    """The newest numbers that a rank reported, `loss=0.52, step_s=0.031`."""
+    for record in islice(reversed(records), 100):
+        found = {k: v for k, v in record.items() if k not in ("time", "progress") and isinstance(v, (int, float))}
+        if found:
+            few = list(found.items())[:FEW_NUMBERS]
+            return ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in few)
+    return ""

@@ -1,6 +1,7 @@
-"""From the profiler's trace of every rank to spans for `figures.rank_timeline`, and how much communication hides behind compute.
+"""Turn the profiler's trace of every rank into spans for `figures.rank_timeline`, and find how much communication hides
+behind compute.
 
-A script profiles itself with PyTorch's own profiler and says where its steps are:
+A script profiles itself with PyTorch's own profiler and marks its steps:
 
     with torch.profiler.profile() as prof:
         for _ in range(6):
@@ -8,7 +9,7 @@ A script profiles itself with PyTorch's own profiler and says where its steps ar
                 ...
     prof.export_chrome_trace(trace_path())          # from course_utils.rank
 
-The same files open in ui.perfetto.dev, where every operation can be read.
+The same files open in ui.perfetto.dev, where you can look at every operation.
 """
 
 from __future__ import annotations
@@ -23,17 +24,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from .emulated import Emulated
 from .run import Run
-from .spans import Interval, Span, common, covered, merged, of, without
+from .spans import Interval, Span, covered, difference, intersection, intervals, union
 
-# Names in a trace. The profiler's format has no list of them, so this is what gloo, NCCL, autograd and the DataLoader write.
+# Names in a trace. The profiler's format has no list of them, so this is what gloo, NCCL, autograd and the DataLoader
+# write.
 _GLOO = re.compile(r"(?:gloo|mpi|ucc):(?P<what>\w+)")
 _NCCL = re.compile(r"nccl\w*?Kernel_(?P<what>[A-Za-z]+)")
 _LOADER = re.compile(r"enumerate\(DataLoader\)|.*DataLoaderIter\.__next__")
-_ALL_TOGETHER = re.compile(r"_?(all|reduce_scatter|barrier)")  # these end on all ranks at once: none can be done before all have begun
+# These end on all ranks at once: no rank can finish before all have begun.
+_ALL_TOGETHER = re.compile(r"_?(all|reduce_scatter|barrier)")
 _BACKWARD = ("autograd::engine::evaluate_function", "torch::distributed::reducer", "torch.distributed.ddp.reducer")
 # Wrappers around other operations, or around a wait: what computes inside them has a name of its own.
-_NO_COMPUTE = ("autograd::", "torch::autograd", "c10d::", "gloo:", "nccl:", "torch::distributed", "torch.distributed", "record_param_comms")
+_NO_COMPUTE = (
+    *("autograd::", "torch::autograd", "c10d::", "gloo:", "nccl:"),
+    *("torch::distributed", "torch.distributed", "record_param_comms"),
+)
 
 
 def load(
@@ -43,25 +50,36 @@ def load(
     join_s: float = 1e-4,
     align: Literal["auto", "clock", "collectives"] = "auto",
 ) -> list[Span]:
-    """The spans of all ranks, from the files that they exported to `rank.trace_path(name)`; or from a folder with such files.
+    """Load the spans of all ranks, from the files that they exported to `rank.trace_path(name)`, or from a folder with
+    such files.
 
-    `steps` chooses among the steps that the script marked with `record_function("step")` or `prof.step()`: an index, a slice, `None` for
-    everything, or `typical`, the step of median length (from the third step on where there are five or more: DDP rebuilds its buckets in
-    the second). A step begins with the batch that is loaded for it. Spans are in seconds from the start of the first step.
+    `steps` chooses among the steps that the script marked with `record_function("step")` or `prof.step()`: an index, a
+    slice, `None` for everything, or `typical`, the step of median length. With five steps or more, the first two don't
+    count as typical: DDP rebuilds its buckets in the second. A step begins when its batch is loaded. Spans are in
+    seconds from the start of the first step.
 
-    On a CPU, compute is what operators do, and communication what gloo does, on threads of its own. Where a rank has CUDA kernels, these are
-    its compute and NCCL's its communication, each counted to the step that launched it. Operations less than `join_s` apart are one span, labelled
-    forward, backward or step (the optimizer's); idle time is left out. A collective on a rank that came early includes its wait for the others; a
-    gloo barrier is nothing but waiting. Fetching from a DataLoader, and copies to a GPU, are loading.
+    On a CPU, operators are compute, and what gloo does on its own threads is communication. On a GPU, CUDA kernels are
+    compute and NCCL's are communication, and each belongs to the step that launched it. Operations less than `join_s`
+    apart become one span, labelled forward, backward or step (the optimizer's); idle time is left out. If a rank is
+    early, its collective includes the wait for the others; a gloo barrier is all waiting. Fetching from a DataLoader
+    and copying to a GPU are loading.
 
-    Ranks of one host share its clock. Those of several hosts are aligned (`auto`) so that collectives end at the same time on all of them.
+    An emulated run needs no profiler: its spans are those of the virtual clock. A step is then what `record_function`
+    marked, or what lies between two steps of the optimizer; gradients' collectives are labelled by their buckets; and a
+    rank waits while it computes nothing and others haven't called its collective.
 
-    Raises FileNotFoundError when a rank left no trace; ValueError when the steps are not there, or ranks cannot be aligned.
+    Ranks on one host share its clock. Ranks on several hosts are aligned (`auto`) so that collectives end at the same
+    time everywhere.
+
+    Raises FileNotFoundError when a rank left no trace, and ValueError when the steps don't exist or ranks can't be
+    aligned.
     """
+    if isinstance(run, Run) and run.provenance.kind == "emulated":
+        return _emulated(run.emulated, steps, join_s)
     if steps != "typical" and not (steps is None or isinstance(steps, (int, slice))):
-        raise ValueError(f"steps is an index, a slice, 'typical' or None; got {steps!r}")
+        raise ValueError(f"steps must be an index, a slice, 'typical' or None; got {steps!r}")
     if align not in ("auto", "clock", "collectives"):
-        raise ValueError(f"align is auto, clock or collectives; got {align!r}")
+        raise ValueError(f"align must be 'auto', 'clock' or 'collectives'; got {align!r}")
     paths = _files(run, name)
     traces = [_read(rank, path) for rank, path in sorted(paths.items())]
     _set_clocks(traces, align)
@@ -72,23 +90,47 @@ def load(
         chosen = _choose(windows, steps, next(iter(paths.values())))
     spans = [span for t in traces for span in t.spans(chosen[t.rank], join_s)]
     if not spans:
-        raise ValueError(f"the chosen steps hold neither compute nor communication; was the profiler on? ({next(iter(paths.values()))})")
-    zero = min(min(start for start, _ in chosen[t.rank]) for t in traces) if steps is not None else min(s[1] for s in spans)
+        raise ValueError(
+            "the chosen steps hold neither compute nor communication; was the profiler on?"
+            f" ({next(iter(paths.values()))})"
+        )
+    zero = min(s[1] for s in spans) if steps is None else min(start for found in chosen.values() for start, _ in found)
     return sorted((rank, start - zero, end - zero, what, label) for rank, start, end, what, label in spans)
 
 
-def overlap(spans: Iterable[Span]) -> dict[int, float]:
-    """For each rank that communicates, the fraction of that time in which it also computes: 1 when everything is hidden, 0 when nothing is.
+def _emulated(left: Emulated, steps: int | slice | str | None, join_s: float) -> list[Span]:
+    """The spans of modelled GPUs, all on one virtual clock."""
+    windows = {rank: left.steps(rank) for rank in range(left.ranks)}
+    spans = {rank: left.spans(rank) for rank in windows}
+    if steps is None or (steps == "typical" and not any(windows.values())):
+        chosen = {rank: [(0.0, float("inf"))] for rank in windows}
+    else:
+        chosen = _choose(windows, steps, left.folder / "rank0.emulated.json")
+    found: list[Span] = []
+    for rank, rows in spans.items():
+        inside = [row for row in rows if _window(chosen[rank], row[1]) is not None]
+        busy = _joined([(start, end, label) for _, start, end, what, label in inside if what == "compute"], join_s)
+        found += [(rank, start, end, "compute", label) for start, end, label in busy]
+        found += [row for row in inside if row[3] not in ("compute", "waiting")]
+        idle = difference(intervals(inside, rank, "waiting"), [(start, end) for start, end, _ in busy])
+        found += [(rank, start, end, "waiting", "") for start, end in idle]
+    zero = min((start for _, start, *_ in found), default=0.0)
+    return sorted((rank, start - zero, end - zero, what, label) for rank, start, end, what, label in found)
 
-    Works on spans of `load` and on those of the cost model alike. It says what ran at the same time, not what was gained: where both want
-    the same cores, each is slower beside the other.
+
+def overlap(spans: Iterable[Span]) -> dict[int, float]:
+    """For each rank that communicates, the fraction of that time during which it also computes: 1 when all of it is
+    hidden, 0 when none is.
+
+    Takes spans from `load` or from the cost model. It says what ran at the same time, not what you gained: if both want
+    the same cores, they slow each other down.
     """
     rows = list(spans)
     found = {}
     for rank in sorted({s[0] for s in rows}):
-        sent = of(rows, rank, "communication")
+        sent = intervals(rows, rank, "communication")
         if total := covered(sent):
-            found[rank] = covered(common(sent, of(rows, rank, "compute"))) / total
+            found[rank] = covered(intersection(sent, intervals(rows, rank, "compute"))) / total
     return found
 
 
@@ -108,18 +150,23 @@ class _Trace:
         self.rank = rank
         self.host = raw.get("host_name", "")
         base = raw.get("baseTimeNanoseconds", 0)
-        # A float counts nanoseconds for months only, so whole seconds of the epoch stay apart.
+        # A float can't resolve nanoseconds since the epoch, so the whole seconds are kept apart.
         self.base_s, rest = base // 10**9, base % 10**9 / 1e9
         kinds: dict[str, list[_Event]] = {}
         for e in raw["traceEvents"]:
             if e.get("ph") == "X" and "ts" in e:
-                start = float(e["ts"]) / 1e6 + rest
-                event = _Event(start, start + float(e.get("dur", 0)) / 1e6, str(e["name"]), e.get("tid"), e.get("args", {}))
+                start, length = float(e["ts"]) / 1e6 + rest, float(e.get("dur", 0)) / 1e6
+                event = _Event(start, start + length, str(e["name"]), e.get("tid"), e.get("args", {}))
                 kinds.setdefault(e.get("cat", ""), []).append(event)
         self.notes = kinds.get("user_annotation", [])
         self.ops = kinds.get("cpu_op", [])
         self.kernels = kinds.get("kernel", []) + kinds.get("gpu_memcpy", []) + kinds.get("gpu_memset", [])
-        self.launches = {e.args["correlation"]: e for cat in ("cuda_runtime", "cuda_driver") for e in kinds.get(cat, []) if e.args.get("correlation")}
+        self.launches = {
+            e.args["correlation"]: e
+            for cat in ("cuda_runtime", "cuda_driver")
+            for e in kinds.get(cat, [])
+            if e.args.get("correlation")
+        }
         self.sent = [(e, m["what"]) for e in self.notes if (m := _GLOO.match(e.name))]
         self.loads = [e for e in self.notes if _LOADER.match(e.name)]
         self.steps = self._steps()
@@ -137,9 +184,14 @@ class _Trace:
         return found
 
     def _link_threads(self) -> set[Any]:
-        """Threads that do nothing but communicate: whatever operators run there belongs to the collective."""
-        inside = {thread: merged((e.start, e.end) for e, _ in self.sent if e.thread == thread) for thread in {e.thread for e, _ in self.sent}}
-        own = {e.thread for e in self.ops if _window(inside.get(e.thread, []), e.start) is None} | {e.thread for e in self.notes if not _GLOO.match(e.name)}
+        """Threads that do nothing but communicate. Operators that run there belong to the collective."""
+        inside = {
+            thread: union((e.start, e.end) for e, _ in self.sent if e.thread == thread)
+            for thread in {e.thread for e, _ in self.sent}
+        }
+        own = {e.thread for e in self.ops if _window(inside.get(e.thread, []), e.start) is None} | {
+            e.thread for e in self.notes if not _GLOO.match(e.name)
+        }
         return set(inside) - own
 
     def shift(self, seconds: float) -> None:
@@ -157,14 +209,15 @@ class _Trace:
 
     def spans(self, windows: Sequence[Interval], join_s: float) -> list[Span]:
         compute, others = self._on_gpu(windows) if self.kernels else (self._on_cpu(windows), [])
-        loading = [interval for e in self.loads for interval in common([(e.start, e.end)], windows)]
+        loading = [interval for e in self.loads for interval in intersection([(e.start, e.end)], windows)]
         others += [(start, end, "loading", "load") for start, end in loading]
         for e, what in self.sent:
-            # Counted where it began: gloo's thread may be late in noting the end, when the next step is under way.
+            # Counts where it began: gloo's thread may only note the end when the next step is already running.
             if (window := _window(windows, e.start)) is not None:
-                others.append((e.start, min(e.end, window[1]), "waiting" if what == "barrier" else "communication", what))
-        if not self.kernels:  # collating a batch is operators, too, and is counted as loading
-            compute = [(start, end, label) for a, b, label in compute for start, end in without([(a, b)], loading)]
+                kind = "waiting" if what == "barrier" else "communication"
+                others.append((e.start, min(e.end, window[1]), kind, what))
+        if not self.kernels:  # collating a batch runs operators too, and counts as loading
+            compute = [(start, end, label) for a, b, label in compute for start, end in difference([(a, b)], loading)]
         busy = [(start, end, "compute", label) for start, end, label in _joined(compute, join_s)]
         return [(self.rank, *span) for span in [*busy, *others]]
 
@@ -172,19 +225,25 @@ class _Trace:
         phase = _Phases(self)
         found = []
         for e in self.ops:
-            if e.thread not in self.links and "::" in e.name and not e.name.startswith(_NO_COMPUTE) or e.name.startswith("Torch-Compiled"):
-                found += [(start, end, phase(e.thread, e.start)) for start, end in common([(e.start, e.end)], windows)]
+            computes = e.thread not in self.links and "::" in e.name and not e.name.startswith(_NO_COMPUTE)
+            if computes or e.name.startswith("Torch-Compiled"):
+                label = phase(e.thread, e.start)
+                found += [(start, end, label) for start, end in intersection([(e.start, e.end)], windows)]
         return found
 
-    def _on_gpu(self, windows: Sequence[Interval]) -> tuple[list[tuple[float, float, str]], list[tuple[float, float, str, str]]]:
-        """What kernels compute, and what they send and load. A kernel runs later than it was launched, so it counts where its launch does."""
+    def _on_gpu(
+        self, windows: Sequence[Interval]
+    ) -> tuple[list[tuple[float, float, str]], list[tuple[float, float, str, str]]]:
+        """What kernels compute, and what they send and load. A kernel runs later than its launch, and counts where it
+        was launched."""
         phase = _Phases(self)
         compute, others = [], []
         for e in self.kernels:
             launch = self.launches.get(e.args.get("correlation"))
             if launch and launch.thread in self.links:
-                continue  # gloo copies through the host: the collective has a span already
-            if launch and _window(windows, launch.start) is None or not launch and not common([(e.start, e.end)], windows):
+                continue  # gloo copies through the host, and its collective already has a span
+            inside = _window(windows, launch.start) if launch else intersection([(e.start, e.end)], windows)
+            if not inside:
                 continue
             if name := _nccl(e):
                 others.append((e.start, e.end, "communication", name))
@@ -196,7 +255,8 @@ class _Trace:
 
 
 class _Phases:
-    """What a thread does at a time: backward, the optimizer's step, or otherwise forward. Without any of them there is nothing to tell apart."""
+    """What a thread does at a given time: backward, the optimizer's step, or else forward. Empty if the trace shows
+    neither backward nor step."""
 
     def __init__(self, trace: _Trace):
         self.parts: dict[tuple[Any, str], list[Interval]] = {}
@@ -206,7 +266,7 @@ class _Phases:
         for e in trace.notes:
             if e.name.startswith("Optimizer."):
                 self.parts.setdefault((e.thread, "step"), []).append((e.start, e.end))
-        self.parts = {key: merged(intervals) for key, intervals in self.parts.items()}
+        self.parts = {key: union(intervals) for key, intervals in self.parts.items()}
 
     def __call__(self, thread: Any, time_s: float) -> str:
         for name in ("backward", "step"):
@@ -216,13 +276,14 @@ class _Phases:
 
 
 def _window(intervals: Sequence[Interval], time_s: float) -> Interval | None:
-    """The one of these intervals, in order and apart, that holds a time."""
+    """The interval that contains a time. The intervals are sorted and don't overlap."""
     at = bisect_right(intervals, (time_s, float("inf"))) - 1
     return intervals[at] if at >= 0 and time_s <= intervals[at][1] else None
 
 
 def _joined(parts: list[tuple[float, float, str]], join_s: float) -> list[tuple[float, float, str]]:
-    """Operators call operators, and thousands of them are one stretch of work: joined while the label stays and the gap is short."""
+    """Join operators into stretches of work, as long as the label stays the same and the gaps are short. There are
+    thousands, and they call each other."""
     found: list[tuple[float, float, str]] = []
     for start, end, label in sorted(parts, key=lambda p: (p[0], -p[1])):
         if found and end <= found[-1][1]:
@@ -235,7 +296,8 @@ def _joined(parts: list[tuple[float, float, str]], join_s: float) -> list[tuple[
 
 
 def _nccl(event: _Event) -> str:
-    """The collective of an NCCL kernel, as torch.distributed calls it: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)` is all_reduce."""
+    """The collective of an NCCL kernel, as torch.distributed calls it: `ncclDevKernel_AllReduce_Sum_f32_RING_LL(...)`
+    is all_reduce."""
     match = _NCCL.match(event.name)
     if not match:
         return ""
@@ -251,7 +313,10 @@ def _files(run: Run | str | Path, name: str) -> dict[int, Path]:
     ranks = range(run.world_size) if isinstance(run, Run) else range(max(found, default=0) + 1)
     if missing := [rank for rank in ranks if rank not in found]:
         who = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
-        raise FileNotFoundError(f"{who} left no trace {name!r} in {folder}; end the script with `prof.export_chrome_trace(trace_path())` on every rank")
+        raise FileNotFoundError(
+            f"{who} left no trace {name!r} in {folder}; end the script with `prof.export_chrome_trace(trace_path())` on"
+            " every rank"
+        )
     return found
 
 
@@ -260,11 +325,13 @@ def _read(rank: int, path: Path) -> _Trace:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
             return _Trace(rank, json.load(file))
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a whole trace of the profiler ({error}); was the rank stopped while it wrote?") from error
+        raise ValueError(
+            f"{path} is not a whole trace of the profiler ({error}); was the rank stopped while it wrote it?"
+        ) from error
 
 
 def _set_clocks(traces: Sequence[_Trace], align: str) -> None:
-    """One clock for all ranks: that of the host, or rank 0's where hosts differ."""
+    """Put all ranks on one clock: the host's, or rank 0's if there are several hosts."""
     base = min(t.base_s for t in traces)
     for t in traces:
         t.shift(float(t.base_s - base))
@@ -275,8 +342,9 @@ def _set_clocks(traces: Sequence[_Trace], align: str) -> None:
         mine = t.collectives()
         if not first or [what for what, _ in mine] != [what for what, _ in first]:
             raise ValueError(
-                f"rank {t.rank} has {len(mine)} collectives in its trace and rank {traces[0].rank} has {len(first)}, so their clocks cannot be aligned; "
-                "profile the same steps on all ranks, or trust the hosts' clocks with align='clock'"
+                f"rank {t.rank} has {len(mine)} collectives in its trace and rank {traces[0].rank} has {len(first)}, so"
+                " their clocks cannot be aligned; profile the same steps on all ranks, or trust the hosts' clocks with"
+                " align='clock'"
             )
         t.shift(statistics.median(theirs - end for (_, theirs), (_, end) in zip(first, mine, strict=True)))
 
@@ -285,8 +353,13 @@ def _choose(windows: dict[int, list[Interval]], steps: int | slice | str, path: 
     counts = {len(found) for found in windows.values()}
     n = min(counts)
     if not n or len(counts) > 1:
-        what = "no steps are marked" if n == 0 else f"ranks marked different numbers of steps ({', '.join(map(str, sorted(counts)))})"
-        raise ValueError(f"{what} in {path.name} and its neighbours; put each step in `with torch.profiler.record_function('step'):`, or take steps=None")
+        what = f"ranks marked different numbers of steps ({', '.join(map(str, sorted(counts)))})"
+        if n == 0:
+            what = "no steps are marked"
+        raise ValueError(
+            f"{what} in {path.name} and its neighbours; put each step in `with"
+            " torch.profiler.record_function('step'):`, or pass steps=None"
+        )
     if steps == "typical":
         length = [sum(found[i][1] - found[i][0] for found in windows.values()) for i in range(n)]
         candidates = range(2 if n >= 5 else 0, n)
@@ -294,12 +367,12 @@ def _choose(windows: dict[int, list[Interval]], steps: int | slice | str, path: 
         steps = next(i for i in candidates if length[i] == middle)
     if isinstance(steps, int):
         if not -n <= steps < n:
-            raise ValueError(f"there are {n} steps in the trace; step {steps} is not among them")
+            raise ValueError(f"there are {n} steps in the trace; step {steps} is not one of them")
         steps = slice(steps, steps + 1 or None)
     assert isinstance(steps, slice)
     if not range(n)[steps]:
-        raise ValueError(f"{steps} takes none of the {n} steps in the trace")
+        raise ValueError(f"{steps} selects none of the {n} steps in the trace")
     chosen = {rank: sorted(found[steps]) for rank, found in windows.items()}
-    if abs(steps.step or 1) == 1:  # steps in a row are one stretch of time, with what lies between them
+    if abs(steps.step or 1) == 1:  # consecutive steps are one stretch of time, gaps included
         chosen = {rank: [(found[0][0], found[-1][1])] for rank, found in chosen.items()}
     return chosen

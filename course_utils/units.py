@@ -1,4 +1,4 @@
-"""Numbers with their units, written as one reads them: three digits, and ms rather than 0.001 s."""
+"""Numbers with their units, written for people: three digits, and ms rather than 0.001 s."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def number(value: float) -> str:
-    """Three significant digits, in the way that one writes them: 0.046, 4.63, 1,240."""
+    """Three significant digits, written for people: 0.046, 4.63, 1,240."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     digits = 2 - math.floor(math.log10(abs(value)))
@@ -18,10 +18,15 @@ def number(value: float) -> str:
 
 
 def readable_unit(unit: str, largest: float) -> tuple[float, str]:
-    """A factor and a unit that make `largest` easy to read: 0.046 s become 46 ms. Only seconds, bytes and B/s are changed."""
+    """A factor and a unit that make `largest` easy to read: 0.046 s becomes 46 ms. For seconds, bytes and B/s only."""
     steps = {
         "s": [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "µs")],
-        "bytes": [(2.0**30, 2.0**-30, "GiB"), (2.0**20, 2.0**-20, "MiB"), (2.0**10, 2.0**-10, "KiB"), (0.0, 1.0, "bytes")],
+        "bytes": [
+            (2.0**30, 2.0**-30, "GiB"),
+            (2.0**20, 2.0**-20, "MiB"),
+            (2.0**10, 2.0**-10, "KiB"),
+            (0.0, 1.0, "bytes"),
+        ],
         "B/s": [(1e9, 1e-9, "GB/s"), (1e6, 1e-6, "MB/s"), (0.0, 1e-3, "kB/s")],
     }
     for least, factor, name in steps.get(unit, []):
@@ -31,7 +36,8 @@ def readable_unit(unit: str, largest: float) -> tuple[float, str]:
 
 
 def unit_of_name(name: str) -> str:
-    """The unit that a measurement's name ends with, as the course names things: `step_s`, `traffic_bytes`, `copy_Bps`, `images_per_s`."""
+    """The unit that a measurement's name ends with, as the course names things: `step_s`, `traffic_bytes`, `copy_Bps`,
+    `images_per_s`."""
     if "_per_" in name:
         what, _, per = name.rpartition("_per_")
         return f"{what.replace('_', ' ')}/{per}"

@@ -1,4 +1,5 @@
-"""What all tests share: the course's folder, GPUs counted without touching CUDA, and the hunt for processes left behind."""
+"""What all tests share: the course's folder, a count of GPUs that doesn't touch CUDA, and a hunt for processes left
+behind."""
 
 from __future__ import annotations
 
@@ -18,13 +19,22 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "COURSE_TEST_MARK"
 
-# Tests with limits of seconds, or that drive a browser: beside others they would tell of the others.
-ALONE = ("test_launch_table", "test_launch_output", "test_launch_script", "test_faults", "test_browser", "test_gpu", "test_slurm")
+# Tests with limits of seconds, and those that want the machine: run next to all others, they'd measure those too.
+TIMED = ("test_launch_table", "test_shm", "test_faults", "test_gpu")
+ALONE = ("test_slurm",)
+
+
+def checks(module: str) -> Any:
+    """A module of `exercises/checks`, for example `lesson_04.judge`."""
+    from course_utils.check import judging
+
+    judging()  # which gives the folder its name
+    return importlib.import_module(f"exercise_checks.{module}")
 
 
 def load_tool(name: str) -> ModuleType:
-    """A script of .ci/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / ".ci" / f"{name}.py")
+    """A script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(f"tool_{name}", ROOT / "tools" / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -37,16 +47,18 @@ def in_ci() -> bool:
 
 
 def skip_or_fail(reason: str) -> None:
-    """Skip aloud; in CI, where nothing may be skipped for want of a program, fail."""
+    """Skip with a reason. In CI, where no test may be skipped because a program is missing, fail."""
     if in_ci():
         pytest.fail(f"{reason} (in CI this may not be skipped)", pytrace=False)
     pytest.skip(reason)
 
 
 def add_claims(cache: pytest.Cache, notebook: Path, claims: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add what a run of `notebook` claimed; returns the claims of all its runs, in this and in earlier pytests, on the same code."""
+    """Add what a run of `notebook` claimed. Returns the claims of all its runs on the same code, in this pytest and
+    earlier ones."""
     digest = hashlib.sha256()
-    for path in [notebook, *sorted((ROOT / "course_utils").rglob("*.py")), ROOT / "data" / "published.json"]:
+    code = [path for folder in ("course_utils", "notebooks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    for path in [notebook, *code, ROOT / "data" / "published.json"]:
         digest.update(path.read_bytes())
     key = f"claims/{notebook.stem}-{digest.hexdigest()[:16]}"
     claims = cache.get(key, []) + claims
@@ -55,7 +67,7 @@ def add_claims(cache: pytest.Cache, notebook: Path, claims: list[dict[str, Any]]
 
 
 class Descendants:
-    """Processes that carry this object's mark in their environment: all that were started with `env`, orphans too."""
+    """Processes with this object's mark in their environment: everything started with `env`, orphans too."""
 
     def __init__(self) -> None:
         self.value = uuid.uuid4().hex
@@ -72,7 +84,7 @@ class Descendants:
         return found
 
     def wait_gone(self, seconds: float) -> list[str]:
-        """Wait until none is left; returns the command lines of those that remain after `seconds`."""
+        """Wait until none is left. Returns the command lines of those that are still there after `seconds`."""
         deadline = time.monotonic() + seconds
         while (alive := self.alive()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -93,21 +105,35 @@ def _describe(process: psutil.Process) -> str:
         return f"{process.pid} (just gone)"
 
 
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Each test leaves the environment as it found it: torch sets variables, such as TORCHINDUCTOR_CACHE_DIR when it
+    first compiles, and the programs that later tests start would see them."""
+    before = dict(os.environ)
+    yield
+    for name in [name for name in os.environ if name not in before and name != "PYTEST_CURRENT_TEST"]:
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
+
+
 @pytest.fixture
 def descendants():
-    """A mark for processes (`subprocess.Popen(..., env=os.environ | descendants.env)`); whatever still lives at the end is killed."""
+    """A mark for processes (`subprocess.Popen(..., env=os.environ | descendants.env)`). At the end, those still alive
+    are killed."""
     mark = Descendants()
     yield mark
     mark.kill()
 
 
 def tell(request: pytest.FixtureRequest, text: str) -> None:
-    """Have `text` printed at the end of all tests, also from a worker of pytest-xdist and when the test passes."""
+    """Print `text` after all tests. Works in a worker of pytest-xdist, and when the test passes."""
     request.node.user_properties.append(("told", text))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"]
+    reports = [
+        report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"
+    ]
     told = [text for report in reports for key, text in report.user_properties if key == "told"]
     if told:
         terminalreporter.section("what was seen")
@@ -115,7 +141,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def gpu_count() -> int:
-    """GPUs by NVML, which leaves CUDA alone."""
+    """Count GPUs with NVML, which leaves CUDA alone."""
     try:
         import pynvml
 
@@ -126,8 +152,10 @@ def gpu_count() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test` runs what is not `alone` on all cores at once, and then the rest one by one."""
+    """Mark tests as `timed` or `alone`. All others run first, on all cores at once."""
     for item in items:
+        if item.path.stem in TIMED:
+            item.add_marker(pytest.mark.timed)
         if item.path.stem in ALONE:
             item.add_marker(pytest.mark.alone)
 

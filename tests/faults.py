@@ -1,4 +1,4 @@
-"""Launches with faults injected at random, and what each must come to. `python tests/faults.py 200 [SEED]` runs them by hand."""
+"""Launches with random faults, and how each has to end. `python tests/faults.py 200 [SEED]` runs them by hand."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 
 from course_utils.failure import RankError
-from course_utils.launch import launch
+from course_utils.launcher import launch
 from course_utils.run import Run
 
-# Every rank leaves a mess first: a file, shared memory that nobody removes, a port that a daemon keeps open. Then one of them has its accident,
-# before, in or after a collective, while the others go on.
+# Every rank leaves a mess first: a file, shared memory that nobody removes, a port that a daemon keeps open. Then one
+# of them has its accident, before, in or after a collective, while the others go on.
 SCRIPT = """import argparse, ctypes, os, signal, subprocess, sys, tempfile, threading, time
 from multiprocessing import resource_tracker, shared_memory
 import torch, torch.distributed as dist
@@ -116,7 +116,10 @@ class Fault:
     engine: str
 
     def __str__(self) -> str:
-        return f"{self.number}: {self.kind} {self.place} in rank {self.victim} of {self.ranks}, {self.engine}{', stubborn' * self.stubborn}"
+        return (
+            f"{self.number}: {self.kind} {self.place} in rank {self.victim} of {self.ranks},"
+            f" {self.engine}{', stubborn' * self.stubborn}"
+        )
 
 
 def draw(count: int, seed: int, cold_every: int = 20) -> list[Fault]:
@@ -134,11 +137,20 @@ def draw(count: int, seed: int, cold_every: int = 20) -> list[Fault]:
 
 
 def run_fault(fault: Fault, script: Path, marked: Callable[[], list[psutil.Process]], timeout: float) -> None:
-    """Run one launch, and raise AssertionError unless it ends as it must, and leaves nothing. `marked` gives the processes that a launch may leave."""
+    """Run one launch. Raises AssertionError unless it ends as it must and leaves nothing behind. `marked` lists the
+    processes that a launch may leave."""
     stop = threading.Event()
     if fault.kind == "interrupt":
         threading.Thread(target=_interrupt_when_hanging, args=(marked, stop, fault.number % 2 + 1), daemon=True).start()
-    args = ["--kind", fault.kind, "--victim", fault.victim, "--place", fault.place, *(["--stubborn"] if fault.stubborn else [])]
+    args = [
+        "--kind",
+        fault.kind,
+        "--victim",
+        fault.victim,
+        "--place",
+        fault.place,
+        *(["--stubborn"] if fault.stubborn else []),
+    ]
     limit = timeout if fault.kind == "hang" else 120.0
     started = time.monotonic()
     run, error = _launch(script, fault, args, limit)
@@ -162,7 +174,7 @@ def run_fault(fault: Fault, script: Path, marked: Callable[[], list[psutil.Proce
 
 
 def _launch(script: Path, fault: Fault, args: list[Any], limit: float) -> tuple[Run, BaseException | None]:
-    """The run, and the error with which the launch ended, if any."""
+    """The run, and the error that ended the launch, if any."""
     try:
         return launch(script, fault.ranks, args, timeout=limit, engine=fault.engine), None
     except (RankError, KeyboardInterrupt) as error:
@@ -172,7 +184,7 @@ def _launch(script: Path, fault: Fault, args: list[Any], limit: float) -> tuple[
 
 
 def _interrupt_when_hanging(marked: Callable[[], list[psutil.Process]], stop: threading.Event, times: int) -> None:
-    """Ctrl-C, once or twice, when the victim says that it hangs."""
+    """Press Ctrl-C, once or twice, when the victim says that it hangs."""
     from course_utils.folders import notebook_folder
 
     launches = notebook_folder() / "launches"
@@ -186,7 +198,7 @@ def _interrupt_when_hanging(marked: Callable[[], list[psutil.Process]], stop: th
 
 
 def check_nothing_left(run: Run, marked: Callable[[], list[psutil.Process]]) -> None:
-    """Ranks and what they made are gone when the launch ends; the supervisor is then about to."""
+    """When the launch ends, the ranks and everything they made are gone, and the supervisor is about to go."""
     shared = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
     for record in (record for result in run.ranks for record in result.records if "pid" in record):
         assert not psutil.pid_exists(record["pid"]), f"a rank is left: {record['pid']}"
@@ -216,7 +228,9 @@ def main() -> None:
         from course_utils.engines import local
 
         def marked() -> list[psutil.Process]:
-            return [p for p in psutil.process_iter() if p.pid not in (os.getpid(), local.server()) and _mark_of(p) == mark]
+            return [
+                p for p in psutil.process_iter() if p.pid not in (os.getpid(), local.server()) and _mark_of(p) == mark
+            ]
 
         print(f"{count} launches, seed {seed}")
         begin = time.monotonic()

@@ -1,12 +1,14 @@
-"""A real ipykernel for tests: run cells in it as JupyterLab would, interrupt, restart and kill it, and see what it leaves behind."""
+"""A real ipykernel for tests: run cells in it as JupyterLab would; interrupt, restart and kill it; and see what it
+leaves behind."""
 
 from __future__ import annotations
 
 import os
 import queue
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,13 @@ PATIENCE_S = 120.0  # a cell that takes longer hangs
 
 
 def limit(seconds: float) -> float:
-    """A limit that holds on an idle machine, stretched by how many processes share each core here."""
+    """A time limit for an idle machine, stretched by the number of processes that share each core here."""
     return seconds * (1.0 + os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @dataclass
 class Cell:
-    """What running a cell gave."""
+    """The result of running a cell."""
 
     streams: list[tuple[float, str]] = field(default_factory=list)  # when it came, text
     displays: list[tuple[str, str]] = field(default_factory=list)  # message type, text/plain
@@ -42,17 +44,22 @@ class Cell:
 
 
 class Kernel:
-    """One kernel, over IPC, whose processes carry a mark, and whose runs/ and temporary files lie in `folder`."""
+    """One kernel, over IPC. Its processes carry a mark, and its runs/ and temporary files are in `folder`. It works in
+    `cwd`; `through` is a command that runs the kernel's own."""
 
-    def __init__(self, folder: Path, **env: str):
+    def __init__(self, folder: Path, cwd: Path | None = None, through: Sequence[str] = (), **env: str):
         self.folder, self.mark = folder, Descendants()
         self.work, self.tmp = folder / "work", folder / "tmp"
         for path in (self.work, self.tmp):
             path.mkdir(parents=True)
         own = {"COURSE_HOME": str(folder), "COURSE_NOTEBOOK": "lesson.ipynb", "TMPDIR": str(self.tmp)}
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("COURSE_", "JPY_"))}
-        self.manager = KernelManager(kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json"))
-        self.manager.start_kernel(env={**clean, **own, **self.mark.env, **env}, cwd=str(self.work))
+        self.manager = KernelManager(
+            kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json")
+        )
+        if through and (spec := self.manager.kernel_spec):
+            spec.argv[:1] = [*through, sys.executable]
+        self.manager.start_kernel(env={**clean, **own, **self.mark.env, **env}, cwd=str(cwd or self.work))
         self._connect()
         self.server: int | None = None
         self.own_ports: list[Any] = []  # ipykernel's
@@ -67,10 +74,11 @@ class Kernel:
         return int(self.manager.provisioner.pid)
 
     def start(self, code: str) -> str:
-        """Send a cell; `finish` waits for it."""
+        """Send a cell. `finish` waits for it."""
         self.sent = time.monotonic()
         self.cell = Cell()
-        self.request = self.client.execute(code, store_history=False)
+        # ipykernel 6.17 drops what comes within 0.1 s of an error, unless that cell says this
+        self.request = self.client.execute(code, store_history=False, stop_on_error=False)
         return self.request
 
     def wait_for(self, text: str, seconds: float = PATIENCE_S) -> None:
@@ -85,7 +93,9 @@ class Kernel:
         while self._take(1.0) != "idle":
             if time.monotonic() > until:
                 left = "\n".join(f"{p.pid} {' '.join(p.cmdline())}" for p in self.mark.alive())
-                pytest.fail(f"a cell did not end within {seconds} s; it printed {self.cell.text[-2000:]!r}; alive:\n{left}")
+                pytest.fail(
+                    f"a cell did not end within {seconds} s; it printed {self.cell.text[-2000:]!r}; alive:\n{left}"
+                )
         self.cell.ended = time.time()
         self.cell.seconds = time.monotonic() - self.sent
         return self.cell
@@ -125,7 +135,10 @@ class Kernel:
 
     def warm(self) -> None:
         """Load the extension, and launch once, so that the warm server is ready."""
-        cell = self.run("%load_ext course_utils\nfrom course_utils.engines import local\nfrom course_utils.launch import launch, sweep, LaunchError, RankError")
+        cell = self.run(
+            "%load_ext course_utils\nfrom course_utils.engines import local\n"
+            "from course_utils import launch, sweep, LaunchError, RankError"
+        )
         assert cell.error is None, cell.error
         cell = self.run("%%ranks 1 -o run\npass")
         assert cell.error is None, cell.error
@@ -143,13 +156,13 @@ class Kernel:
         self.server = None
 
     def kill(self) -> None:
-        """SIGKILL to the kernel's process alone, which can clean nothing up."""
+        """Send SIGKILL to the kernel's process alone, so that it can't clean anything up."""
         self.client.stop_channels()
         os.kill(self.pid, signal.SIGKILL)
         self.manager.provisioner.process.wait()
 
     def left(self, *but: int) -> list[psutil.Process]:
-        """Marked processes beside the kernel, its server, and `but`."""
+        """Marked processes other than the kernel, its server, and `but`."""
         return [p for p in self.mark.alive() if p.pid not in (self.pid, self.server, *but)]
 
     def wait_clean(self, seconds: float = 5.0, *but: int) -> None:
@@ -193,9 +206,10 @@ def close_shared_kernel() -> Iterator[None]:
 
 @pytest.fixture
 def kernel(close_shared_kernel: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """A kernel that tests share, with a warm server that is ready. After each test nothing of a launch may be left."""
+    """A kernel that tests share, with a warm server. After each test nothing of a launch may be left."""
     if not _shared:
         _shared.append(Kernel(tmp_path_factory.mktemp("kernel")))
+    if _shared[0].server is None or _shared[0].ask("local.server()") is None:  # a server ends after ten idle minutes
         _shared[0].warm()
     yield _shared[0]
     try:
@@ -208,7 +222,7 @@ def kernel(close_shared_kernel: None, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def own_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """A kernel that the test may end; nothing is loaded in it."""
+    """A kernel that the test may end. Nothing is loaded in it."""
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
     kernel.close()

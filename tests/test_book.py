@@ -1,4 +1,4 @@
-"""The pages that `make book` writes, from a made-up lesson that is really run."""
+"""The pages that `make book` writes, for a made-up lesson that really runs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(book.sys, "argv", ["book.py"])
     monkeypatch.setenv("COURSE_NOTEBOOK", "")
     (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "glossary.md").write_text("# Words\n\n## world size\nThe number of ranks.\n")
     return tmp_path
 
 
 def lesson(course: Path, name: str, source: str) -> None:
-    text = nbformat.v4.new_markdown_cell("# One & two\n\n[next](05_next.ipynb#why), [exercise](../exercises/04_made_up.ipynb)")
+    text = nbformat.v4.new_markdown_cell(
+        "# One & two\n\n[next](05_next.ipynb#why), [exercise](../exercises/04_made_up.ipynb),"
+        " [world size](glossary.md#world-size)"
+    )
     notebook = nbformat.v4.new_notebook(cells=[text, nbformat.v4.new_code_cell(source)])
     nbformat.write(notebook, course / "notebooks" / name)
 
@@ -33,6 +37,8 @@ def test_a_lesson_becomes_a_page_with_its_outputs(course: Path) -> None:
     page = (course / "book" / "04_made_up.html").read_text()
     assert "six times seven is 42" in page
     assert 'href="05_next.html#why"' in page and 'href="../exercises/04_made_up.ipynb"' in page
+    assert 'href="glossary.html#world-size"' in page
+    assert 'id="world-size"' in (course / "book" / "glossary.html").read_text()
     index = (course / "book" / "index.html").read_text()
     assert '<a href="04_made_up.html">One &amp; two</a>' in index and "a &lt;small&gt; machine" in index
     source = nbformat.read(course / "notebooks" / "04_made_up.ipynb", as_version=4)

@@ -1,4 +1,4 @@
-"""The set-up from nothing but a Python: which uv, which Python, which PyTorch; and how JupyterLab is told to start."""
+"""Setting up with nothing but a Python: which uv, which Python, which PyTorch, and how JupyterLab is started."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, load_tool
 
+from course_utils.lab import start as lab
+
 bootstrap = load_tool("bootstrap")
-lab = load_tool("lab")
+
 
 PAGE = """<html><body>
 <a href="../../packages/uv-0.9.10-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl#sha256=aaa">x</a>
-<a href="../../packages/uv-0.13.8-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl#sha256=bbb" data-requires-python="&gt;=3.8">x</a>
+<a href="../../packages/uv-0.13.8-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl#sha256=bbb"
+ data-requires-python="&gt;=3.8">x</a>
 <a href="../../packages/uv-0.13.8-py3-none-manylinux_2_28_aarch64.whl#sha256=ccc">x</a>
 <a href="../../packages/uv-0.13.8-py3-none-musllinux_1_1_x86_64.whl#sha256=ddd">x</a>
 <a href="../../packages/uv-0.13.8-py3-none-macosx_11_0_arm64.whl">x</a>
@@ -35,7 +38,9 @@ PAGE = """<html><body>
         ("darwin", "arm64", "", "uv-0.13.8-py3-none-macosx_11_0_arm64.whl", ""),
     ],
 )
-def test_the_newest_released_wheel_for_this_machine(monkeypatch: pytest.MonkeyPatch, system: str, machine: str, libc: str, wheel: str, digest: str) -> None:
+def test_the_newest_released_wheel_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, libc: str, wheel: str, digest: str
+) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: (libc, "2.36"))
@@ -88,7 +93,9 @@ def test_frameworks_are_asked_for_remembered_and_taken_back(monkeypatch: pytest.
     monkeypatch.delenv("FRAMEWORKS", raising=False)
     monkeypatch.delenv("TORCH", raising=False)
     without = bootstrap.wanted_state()
-    assert "frameworks" not in without, "the stamp of an environment that was made before there was a choice stays valid"
+    assert "frameworks" not in without, (
+        "the stamp of an environment that was made before there was a choice stays valid"
+    )
     monkeypatch.setenv("FRAMEWORKS", "yes")
     wanted = bootstrap.wanted_state()
     assert wanted == {**without, "frameworks": "yes"}
@@ -103,8 +110,11 @@ def test_frameworks_are_asked_for_remembered_and_taken_back(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("torch", "cleared"), [("lock", False), ("cpu", True)])
-def test_frameworks_are_installed_and_removed_by_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch: str, cleared: bool) -> None:
-    """Without them uv removes what it does not find in the lock; beside another build of PyTorch it may not, so the environment is made anew."""
+def test_frameworks_are_installed_and_removed_by_uv(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, torch: str, cleared: bool
+) -> None:
+    """Without them uv removes whatever isn't in the lock. With another build of PyTorch it must not, so the environment
+    is made from scratch."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -124,6 +134,44 @@ def test_frameworks_are_installed_and_removed_by_uv(monkeypatch: pytest.MonkeyPa
     assert (commands[0][:3] == ["uv", "venv", "--clear"]) == cleared
 
 
+def test_tools_are_asked_for_and_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A learner gets none; after `make test`, `make lab` changes nothing."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0)
+
+    for name in ("TORCH", "FRAMEWORKS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(bootstrap, "VENV", tmp_path)
+    monkeypatch.setattr(bootstrap, "STAMP", tmp_path / "course.json")
+    monkeypatch.setattr(bootstrap, "choose_python", lambda uv: "python3")
+    monkeypatch.setattr(bootstrap.subprocess, "run", run)
+    learner, maintainer = bootstrap.wanted_state(), bootstrap.wanted_state(tools=True)
+    bootstrap.sync("uv", learner)
+    assert bootstrap.wanted_state() == learner != maintainer
+    bootstrap.sync("uv", maintainer)
+    assert bootstrap.wanted_state() == maintainer
+    assert ["--no-dev" in command for command in commands] == [True, False]
+    assert not any("--clear" in command or "--reinstall" in command for command in commands), "torch stays"
+
+
+def test_a_learner_gets_no_tools_of_maintainers() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {name for requirement in project["project"]["dependencies"] for name in [requirement.partition(">")[0]]}
+    packages = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    todo = set(needed)
+    while todo:
+        found = {each["name"] for each in packages.get(todo.pop(), {}).get("dependencies", [])} - needed
+        needed |= found
+        todo |= found
+    assert {"torch", "jupyterlab", "nbformat", "psutil"} <= needed
+    assert not needed & {"mypy", "ruff", "pre-commit", "playwright", "pytest", "nbval", "nbstripout"}
+
+
 def test_extras_are_those_of_pyproject() -> None:
     import tomllib
 
@@ -141,21 +189,23 @@ def test_another_build_replaces_all_of_torch_and_nothing_else() -> None:
 
 
 def test_set_up_is_done_once() -> None:
-    """In an environment that is ready, the check costs a moment and changes nothing."""
+    """In an environment that's ready, the check takes a moment and changes nothing."""
     if bootstrap.read_stamp() != bootstrap.wanted_state():
         pytest.skip("this environment was not made by `make`")
     stamp = bootstrap.STAMP.stat().st_mtime_ns
-    answer = subprocess.run([sys.executable, ".ci/bootstrap.py"], cwd=ROOT, capture_output=True, text=True, timeout=20)
+    answer = subprocess.run(
+        [sys.executable, "tools/bootstrap.py"], cwd=ROOT, capture_output=True, text=True, timeout=20
+    )
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
     assert bootstrap.STAMP.stat().st_mtime_ns == stamp
 
 
 def test_lab_listens_on_loopback_with_a_token() -> None:
-    arguments = dict(argument.partition("=")[::2] for argument in lab.arguments(8888, "/tmp/short"))
+    arguments = dict(argument.partition("=")[::2] for argument in lab.arguments(ROOT, 8888, "/tmp/short"))
     assert arguments["--ServerApp.ip"] == "127.0.0.1"
     assert len(arguments["--IdentityProvider.token"]) >= 32
     assert ("--ServerApp.allow_root" in arguments) == (os.geteuid() == 0)
-    again = dict(argument.partition("=")[::2] for argument in lab.arguments(8888, "/tmp/short"))
+    again = dict(argument.partition("=")[::2] for argument in lab.arguments(ROOT, 8888, "/tmp/short"))
     assert again["--IdentityProvider.token"] != arguments["--IdentityProvider.token"], "a new token each time"
 
 
@@ -163,8 +213,8 @@ def test_lab_uses_sockets_only_where_their_path_fits() -> None:
     assert lab.socket_fits("/tmp/course-lab-12345678")
     assert not lab.socket_fits("/home/" + "a" * 60)
     if sys.platform == "linux":
-        assert "--KernelManager.transport=ipc" in lab.arguments(8888, "/tmp/course-lab-12345678")
-        assert "--KernelManager.transport=ipc" not in lab.arguments(8888, "/home/" + "a" * 60)
+        assert "--KernelManager.transport=ipc" in lab.arguments(ROOT, 8888, "/tmp/course-lab-12345678")
+        assert "--KernelManager.transport=ipc" not in lab.arguments(ROOT, 8888, "/home/" + "a" * 60)
 
 
 def test_lab_takes_the_next_port_when_one_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:

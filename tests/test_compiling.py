@@ -1,4 +1,4 @@
-"""When compiling pays: the model, the measured crossing, and the two figures that lesson 01 draws."""
+"""When compiling pays: the model, and the measured crossing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from course_utils import figures
 from course_utils.predict import BreakEven, crossing
-from course_utils.run import Samples
 
 
 def curve(once_s: float, each_s: float, calls: range) -> list[tuple[float, float]]:
@@ -46,57 +44,12 @@ def test_a_crossing_that_lies_beyond_either_curve_is_not_invented():
 
 
 def test_the_first_time_below_counts_when_curves_touch_again():
-    assert crossing([(10, 1.0), (20, 2.0), (30, 3.0)], [(10, 1.5), (20, 1.9), (30, 3.2)]) == pytest.approx(10 + 10 * 0.5 / 0.6)
+    assert crossing([(10, 1.0), (20, 2.0), (30, 3.0)], [(10, 1.5), (20, 1.9), (30, 3.2)]) == pytest.approx(
+        10 + 10 * 0.5 / 0.6
+    )
 
 
 @pytest.mark.parametrize("wrong", [[], [(0.0, 0.0)], [(5, 1.0), (5, 2.0)], [(5, 1.0), (3, 2.0)]])
 def test_curves_rise_in_calls(wrong):
     with pytest.raises(ValueError, match="rising numbers of calls"):
         crossing([(1, 1.0)], wrong)
-
-
-def test_the_break_even_figure_tells_what_it_draws():
-    model = BreakEven(once_s=2.2, before_s=0.010, after_s=0.006)
-    after = [curve(once, 0.006, range(1, 1001, 20)) for once in (1.9, 2.0, 2.1)]
-    figure = figures.break_even(curve(0.0, 0.010, range(1, 1001, 20)), after, model, guess=300)
-    assert "after 500 calls; the model said 550" in figure.mpl.get_suptitle().replace("\n", " ")
-    assert "paid back after 475, 500 and 525 calls" in figure.summary
-    assert "predicted 550" in figure.summary and "guessed 300" in figure.summary
-    labels = [text.get_text() for text in figure.mpl.axes[0].get_legend().get_texts()]
-    assert labels == ["measured: eager", "measured: compiled, 3 repeats", "predicted", "your guess"]
-
-
-def test_the_break_even_figure_says_when_it_was_not_reached_and_no_guess_made():
-    figure = figures.break_even(curve(0.0, 0.010, range(1, 100)), [curve(2.0, 0.006, range(1, 100))], guess=...)
-    assert figure.mpl.get_suptitle() == "Within 99 calls compiled has not caught up with eager"
-    assert figure.summary.endswith("No guess was made.") and "paid back" not in figure.summary
-
-
-def test_a_guess_far_out_is_told_and_does_not_squeeze_the_figure():
-    figure = figures.break_even(curve(0.0, 0.010, range(1, 1001, 20)), [curve(2.0, 0.006, range(1, 1001, 20))], guess=50_000)
-    ax = figure.mpl.axes[0]
-    assert ax.get_xlim()[1] < 1100 and "guessed 50,000" in figure.summary
-    assert "your guess: 50,000 →" in [text.get_text() for text in ax.texts]
-    assert "your guess" not in [text.get_text() for text in ax.get_legend().get_texts()]
-
-
-def test_ratios_lie_on_a_logarithmic_axis_and_are_counted_by_their_quartiles():
-    values = {
-        "dead code": {"script": Samples([9.8, 10.0, 10.2]), "compile": Samples([4.0])},
-        "noise": {"script": Samples([0.9, 1.0, 1.1])},
-        "integers": {"script": Samples([0.30, 0.31, 0.32])},
-    }
-    figure = figures.ratios(values, guess={"dead code": 3, "integers": ...})
-    assert figure.mpl.axes[0].get_xscale() == "log"
-    assert figure.mpl.get_suptitle() == "Script: 1 of 3 became faster, 1 slower"
-    assert "dead code: script 10, compile 4, guessed 3" in figure.summary and "integers: script 0.31" in figure.summary
-    assert [t.get_text() for t in figure.mpl.axes[0].get_yticklabels()] == list(values)
-
-
-def test_ratios_refuse_what_they_cannot_draw():
-    with pytest.raises(ValueError, match="at least one case"):
-        figures.ratios({})
-    with pytest.raises(ValueError, match="above zero"):
-        figures.ratios({"x": {"script": 0.0}})
-    with pytest.raises(KeyError, match="does not show"):
-        figures.ratios({"x": {"script": 2.0}}, guess={"y": 1})

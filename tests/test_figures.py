@@ -1,19 +1,24 @@
-"""The figures: each kind of number in its own look, the finding in the title, the sentence in the alternative text."""
+"""The figures: every kind of number has its own look, the title has the finding, and the alternative text has the
+sentence."""
 
 import base64
+import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from io import BytesIO
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from matplotlib.colors import to_hex
 from PIL import Image
 
 from course_utils import figures
-from course_utils.figures.look import KINDS
+from course_utils.figures.canvas import INK, KINDS, ink_on
+from course_utils.provenance import Provenance
 from course_utils.published import Point, ddp_scaling
-from course_utils.run import Provenance, Samples
+from course_utils.samples import Samples
 from course_utils.units import number, readable_unit, unit_of_name
 
 RECORDED = Provenance("recorded", "8 x H100")
@@ -49,7 +54,17 @@ def test_no_two_kinds_share_colour_marker_and_line():
 
 
 @pytest.mark.parametrize(
-    "value, text", [(0.0461, "0.0461"), (46.12, "46.1"), (1236.7, "1,240"), (8.0, "8"), (0, "0"), (0.9999, "1"), (-3.456, "-3.46"), (2.345e-5, "2.35e-05")]
+    "value, text",
+    [
+        (0.0461, "0.0461"),
+        (46.12, "46.1"),
+        (1236.7, "1,240"),
+        (8.0, "8"),
+        (0, "0"),
+        (0.9999, "1"),
+        (-3.456, "-3.46"),
+        (2.345e-5, "2.35e-05"),
+    ],
 )
 def test_numbers_have_three_digits(value, text):
     assert number(value) == text
@@ -71,7 +86,15 @@ def test_units_are_chosen_for_reading(unit, largest, factor, shown):
 
 
 @pytest.mark.parametrize(
-    "name, unit", [("step_s", "s"), ("traffic_bytes", "bytes"), ("copy_Bps", "B/s"), ("images_per_s", "images/s"), ("loss", ""), ("step_ms", "ms")]
+    "name, unit",
+    [
+        ("step_s", "s"),
+        ("traffic_bytes", "bytes"),
+        ("copy_Bps", "B/s"),
+        ("images_per_s", "images/s"),
+        ("loss", ""),
+        ("step_ms", "ms"),
+    ],
 )
 def test_units_come_from_names(name, unit):
     assert unit_of_name(name) == unit
@@ -83,19 +106,60 @@ def test_a_figure_is_shown_once_with_its_sentence_as_alternative_text():
     assert data["text/plain"] == repr(figure) == figure.summary == "A < b: measured 1 s."
     assert data["text/html"].count("<img") == 1
     assert 'alt="A &lt; b: measured 1 s."' in data["text/html"]
-    assert data["text/html"].count("A &lt; b") == 2  # once for screen readers, once below the picture
+    assert data["text/html"].count("A &lt; b") == 2  # the alternative text, and behind describe
+    assert data["text/html"].index("describe</summary>") < data["text/html"].rindex("A &lt; b")
     with Image.open(BytesIO(base64.b64decode(data["image/png"]))) as picture:
         assert picture.size == (1400, 800)
         assert picture.text["Description"] == figure.summary
     assert metadata["image/png"] == {"width": 700, "height": 400, "alt": figure.summary}
 
 
+@pytest.mark.parametrize(
+    ("fill", "ink"), [("#0072B2", "white"), ("#009E73", INK), ("#56B4E9", INK), ("#F0E442", INK), ("black", "white")]
+)
+def test_words_in_a_filled_area_have_the_ink_that_is_read_best_on_it(fill, ink):
+    assert ink_on(fill) == ink
+
+
+def test_a_long_title_has_two_even_lines():
+    figure = figures.bars(
+        {"a": step(1.0)}, title="in place: 1 old, 1 new and 2 neither; renamed: 1 old, 1 new and 0 neither"
+    )
+    first, second = figure.mpl.get_suptitle().split("\n")
+    assert abs(len(first) - len(second)) < 12
+    long = figures.bars({"a": step(1.0)}, title="word " * 60).mpl.get_suptitle()
+    assert long.count("\n") == 1 and long.endswith(" …") and max(map(len, long.split("\n"))) <= 68
+
+
 def test_drawing_leaves_pyplot_alone_and_the_package_imports_matplotlib_late():
     code = (
-        "import sys\nfrom course_utils import figures\nassert 'matplotlib' not in sys.modules and 'torch' not in sys.modules\n"
+        "import sys\nfrom course_utils import figures\n"
+        "assert 'matplotlib' not in sys.modules and 'torch' not in sys.modules\n"
         "figures.bars({'a': 1.0, 'b': 2.0}).png()\nassert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_figure_is_found_by_its_name_and_no_module_hides_it():
+    for name in figures.__all__:
+        found = getattr(figures, name)
+        assert callable(found) and found.__name__ == name and found.__doc__, name
+        assert find_spec(f"course_utils.figures.{name}") is None, f"a module of this name would replace figures.{name}"
+    assert dir(figures) == figures.__all__
+    with pytest.raises(AttributeError, match="no figure 'bar'; there are Figure, Residuals, bars, "):
+        figures.bar  # noqa: B018
+
+
+def test_a_figure_that_only_one_lesson_draws_is_not_here():
+    """It lies in the module next to the lesson, `notebooks/lesson_NN.py`."""
+    drawn_in = {}
+    for folder in ("notebooks", "solutions"):
+        for path in [*(ROOT / folder).glob("*.ipynb"), *(ROOT / folder).rglob("*.py")]:
+            lesson = re.search(r"\d\d", str(path.relative_to(ROOT))).group()
+            for name in re.findall(r"figures\.(\w+)", path.read_text()):
+                drawn_in.setdefault(name, set()).add(lesson)
+    for name in set(figures.__all__) - {"Figure", "Residuals"}:
+        assert len(drawn_in.get(name, ())) > 1, f"figures.{name} is drawn in {drawn_in.get(name)}"
 
 
 def test_saved_as_png_only(tmp_path):
@@ -120,7 +184,10 @@ def test_bars_draw_measurement_prediction_and_guess():
     assert (measured.get_color(), measured.get_marker()) == ("#0072B2", "o")
     assert (predicted.get_color(), predicted.get_linestyle(), predicted.get_marker()) == ("#E69F00", "--", "None")
     assert (guess.get_color(), guess.get_marker(), list(guess.get_ydata())) == ("black", "x", [50.0])
-    assert figure.summary == "One bucket: measured 58 ms, predicted 59, guessed 50. 1 MB buckets: measured 47 ms, predicted 43."
+    assert (
+        figure.summary
+        == "One bucket: measured 58 ms, predicted 59, guessed 50. 1 MB buckets: measured 47 ms, predicted 43."
+    )
     assert title(figure) == "1 MB buckets: 0.81 times the time of one bucket"
     ax = figure.mpl.axes[0]
     assert ax.get_ylim()[0] == 0 and ax.get_ylabel() == "step time (ms)"
@@ -156,11 +223,17 @@ def test_bars_of_other_machines_look_different_and_are_no_rivals():
 
 
 def test_overlapping_bars_are_no_finding():
-    assert title(figures.bars({"a": Samples([1, 2, 3]), "b": Samples([1.5, 2.5, 3.5])})) == "No clear difference between a and b"
+    assert (
+        title(figures.bars({"a": Samples([1, 2, 3]), "b": Samples([1.5, 2.5, 3.5])}))
+        == "No clear difference between a and b"
+    )
 
 
 def test_numbers_without_a_unit_are_set_side_by_side():
-    assert title(figures.bars({"batch 64": 0.61, "batch 512": 0.42}, unit="")) == "Batch 512: 0.42 against 0.61 for batch 64"
+    assert (
+        title(figures.bars({"batch 64": 0.61, "batch 512": 0.42}, unit=""))
+        == "Batch 512: 0.42 against 0.61 for batch 64"
+    )
 
 
 def test_bars_refuse_what_they_cannot_show():
@@ -178,19 +251,29 @@ def test_bars_refuse_what_they_cannot_show():
 
 
 def test_rates_become_speedups():
-    figure = figures.speedup({1: step(300.0), 2: step(540.0)}, predicted={1: 300.0, 2: 570.0, 8: 2000.0}, guess={2: 2.0})
+    figure = figures.speedup(
+        {1: step(300.0), 2: step(540.0)}, predicted={1: 300.0, 2: 570.0, 8: 2000.0}, guess={2: 2.0}
+    )
     assert list(drawn(figure, "measured").get_ydata()) == pytest.approx([1.0, 1.8])
     assert list(drawn(figure, "predicted").get_ydata()) == pytest.approx([1.0, 1.9, 2000 / 300])
     assert list(drawn(figure, "your guess").get_ydata()) == [2.0]
     assert title(figure) == "Two ranks: 1.8 times the images per second"
-    assert figure.summary == "Speed-up: 2 ranks measured 1.8 (1.78 to 1.82), predicted 1.9, guessed 2; predicted for 8 ranks 6.67."
+    assert (
+        figure.summary
+        == "Speed-up: 2 ranks measured 1.8 (1.78 to 1.82), predicted 1.9, guessed 2; predicted for 8 ranks 6.67."
+    )
     ax = figure.mpl.axes[0]
     assert ax.get_xlim()[0] == ax.get_ylim()[0] == 0
     assert list(ax.get_xticks()) == list(range(1, 9))
 
 
 def test_efficiency_divides_by_the_ranks():
-    figure = figures.speedup({1: step(300.0), 2: step(540.0)}, predicted={1: 1.0, 4: 3.0}, quantity="efficiency", published=[Point("x", 8, 7.2, "NVIDIA/x")])
+    figure = figures.speedup(
+        {1: step(300.0), 2: step(540.0)},
+        predicted={1: 1.0, 4: 3.0},
+        quantity="efficiency",
+        published=[Point("x", 8, 7.2, "NVIDIA/x")],
+    )
     assert list(drawn(figure, "measured").get_ydata()) == pytest.approx([1.0, 0.9])
     assert list(drawn(figure, "predicted").get_ydata()) == pytest.approx([1.0, 0.75])
     assert list(drawn(figure, "published").get_ydata()) == pytest.approx([0.9])
@@ -215,9 +298,9 @@ def test_published_points_carry_their_sources():
     figure = figures.speedup({1: step(300.0), 2: step(540.0)}, published=ddp_scaling())
     points = drawn(figure, "published: 6 results (NVIDIA, TensorFlow)")
     assert (to_hex(points.get_color()), points.get_marker(), points.get_linestyle()) == ("#cc79a7", "D", "None")
-    at = list(zip(points.get_xdata(), points.get_ydata(), strict=True))
-    assert all(abs(a - c) > 0.1 or abs(b - d) > 0.2 for i, (a, b) in enumerate(at) for c, d in at[:i]), "none hides another"
-    assert all(8 <= x < 9 for x, _ in at)
+    assert list(points.get_xdata()) == [point.n for point in ddp_scaling()], "at their true coordinates"
+    assert list(points.get_ydata()) == [point.speedup for point in ddp_scaling()]
+    assert points.get_alpha() < 0.8, "one that lies on another shows through"
     assert "published for 8 GPUs 6.93 to 7.92" in figure.summary
     assert len(figure.sources) == 6
     page = figure._repr_mimebundle_()[0]["text/html"]
@@ -225,7 +308,10 @@ def test_published_points_carry_their_sources():
 
 
 def test_recorded_series_keep_the_machine_in_the_label():
-    figure = figures.speedup({1: step(300.0), 2: step(540.0)}, recorded=[{n: step(800.0 * n, "images_per_s", RECORDED) for n in (1, 2, 4, 8)}])
+    figure = figures.speedup(
+        {1: step(300.0), 2: step(540.0)},
+        recorded=[{n: step(800.0 * n, "images_per_s", RECORDED) for n in (1, 2, 4, 8)}],
+    )
     recorded = drawn(figure, "recorded on 8 x H100")
     assert (recorded.get_color(), recorded.get_marker()) == ("#009E73", "s")
     assert list(recorded.get_ydata()) == pytest.approx([1, 2, 4, 8])
@@ -243,16 +329,24 @@ def test_more_ranks_than_eight_stretch_the_axis():
 
 def test_equal_curves_both_show_and_are_called_equal():
     x = list(range(100))
-    figure = figures.lines({"one process": (x, [1 / (i + 1) for i in x]), "2 ranks": (x, [1 / (i + 1) for i in x])}, "step", "training loss")
+    figure = figures.lines(
+        {"one process": (x, [1 / (i + 1) for i in x]), "2 ranks": (x, [1 / (i + 1) for i in x])},
+        "step",
+        "training loss",
+    )
     one, two = drawn(figure, "measured: one process"), drawn(figure, "measured: 2 ranks")
     assert two.get_linewidth() > one.get_linewidth() + 2 and two.get_zorder() < one.get_zorder()
     assert one.get_color() != two.get_color()
-    assert title(figure) == "Both curves are equal in every point"
+    assert title(figure) == "Both curves are equal at every point"
 
 
 @pytest.mark.parametrize(
     "gap, finding",
-    [(2e-6, "Both curves agree to one part in 100,000"), (0.03, "Both curves stay within 2.9% of each other"), (1.0, "Loss ends at 1 (a), 2 (b)")],
+    [
+        (2e-6, "Both curves agree to one part in 100,000"),
+        (0.03, "Both curves stay within 2.9% of each other"),
+        (1.0, "Loss ends at 1 (a), 2 (b)"),
+    ],
 )
 def test_the_finding_says_how_near_curves_are(gap, finding):
     assert title(figures.lines({"a": ([1, 2], [1.0, 1.0]), "b": ([1, 2], [1.0, 1.0 + gap])}, "step", "loss")) == finding
@@ -261,7 +355,10 @@ def test_the_finding_says_how_near_curves_are(gap, finding):
 def test_a_label_carries_its_kind():
     sizes = [2**k for k in range(10, 27, 4)]
     figure = figures.lines(
-        {"measured: gloo": (sizes, [step(s / 1e9) for s in sizes]), "predicted: alpha-beta": (sizes, [s / 2e9 for s in sizes])},
+        {
+            "measured: gloo": (sizes, [step(s / 1e9) for s in sizes]),
+            "predicted: alpha-beta": (sizes, [s / 2e9 for s in sizes]),
+        },
         "message size (bytes)",
         "time (s)",
         log="xy",
@@ -297,26 +394,40 @@ def test_curves_must_have_points(curve):
 
 
 def test_timeline_shows_who_waits():
-    spans = [(0, 10.0, 10.1, "compute", "work"), (0, 10.1, 10.2, "waiting", "waits"), (1, 10.0, 10.2, "compute", "work")]
+    spans = [
+        (0, 10.0, 10.1, "compute", "work"),
+        (0, 10.1, 10.2, "waiting", "waits"),
+        (1, 10.0, 10.2, "compute", "work"),
+    ]
     figure = figures.rank_timeline(spans)
     ax = figure.mpl.axes[0]
     assert title(figure) == "Rank 0 waits 50% of the time"
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["rank 0", "rank 1"]
     assert ax.yaxis_inverted() and ax.get_xlabel() == "time (ms)"
     assert ax.get_xlim()[0] == 0
-    assert figure.summary == "Rank 0 waits 50% of the time. Of 200 ms: rank 0 compute 50%, waiting 50%; rank 1 compute 100%."
+    assert (
+        figure.summary
+        == "Rank 0 waits 50% of the time. Of 200 ms: rank 0 compute 50%, waiting 50%; rank 1 compute 100%."
+    )
     colours = {to_hex(c.get_facecolor()[0]) for c in ax.collections if len(c.get_facecolor())}
     assert {"#0072b2", "#bdbdbd"} <= colours
 
 
 def test_numbers_of_ranks_keep_all_their_digits():
-    figure = figures.lines({"predicted: a": ([0.5, 64, 1024, 6144], [1.0, 0.9, 0.8, 0.7])}, xlabel="GPUs", ylabel="efficiency", log="x")
+    figure = figures.lines(
+        {"predicted: a": ([0.5, 64, 1024, 6144], [1.0, 0.9, 0.8, 0.7])}, xlabel="GPUs", ylabel="efficiency", log="x"
+    )
     figure.mpl.canvas.draw()
     assert [tick.get_text() for tick in figure.mpl.axes[0].get_xticklabels()] == ["0.5", "64", "1,024", "6,144"]
 
 
 def test_timeline_counts_hidden_communication_once():
-    spans = [(0, 0.0, 0.10, "compute", "a"), (0, 0.10, 0.20, "compute", "b"), (0, 0.15, 0.25, "communication", "x"), (0, 0.15, 0.25, "communication", "y")]
+    spans = [
+        (0, 0.0, 0.10, "compute", "a"),
+        (0, 0.10, 0.20, "compute", "b"),
+        (0, 0.15, 0.25, "communication", "x"),
+        (0, 0.15, 0.25, "communication", "y"),
+    ]
     figure = figures.rank_timeline(spans)
     assert title(figure) == "50% of the communication is hidden behind compute"
     assert "communication 40%" in figure.summary
@@ -341,7 +452,10 @@ def frames(figure):
 
 def test_the_same_order_every_epoch_is_the_finding():
     figure = figures.who_has_what({"without set_epoch": ORDER, "with set_epoch": FRESH}, n_samples=5)
-    assert title(figure) == "Without set_epoch: every epoch repeats the same order; with set_epoch: every epoch has a new order"
+    assert (
+        title(figure)
+        == "Without set_epoch: every epoch repeats the same order; with set_epoch: every epoch has a new order"
+    )
     assert "1 sample is seen again in an epoch; all 5 are seen" in figure.summary
     assert [ax.get_title(loc="left") for ax in figure.mpl.axes] == ["without set_epoch", "with set_epoch"]
     numbers = [t.get_text() for t in figure.mpl.axes[0].texts if t.get_text().isdigit()]
@@ -374,7 +488,7 @@ def test_pictures_say_which_predictions_are_right():
     figure = figures.images(x, [("cat", "cat"), ("cat", "dog"), ("emu", "emu")])
     texts = [ax.texts[0].get_text() for ax in figure.mpl.axes]
     assert texts == ["✓ cat", "✗ dog\n(is cat)", "✓ emu"]
-    assert figure.summary == "2 of 3 predictions are right; taken wrongly: dog for cat."
+    assert figure.summary == "2 of these 3 predictions are right; wrong: dog instead of cat."
     assert figure.mpl.axes[0].images[0].get_array().shape == (8, 8, 3)
 
 
@@ -397,53 +511,30 @@ def test_each_picture_needs_its_title():
         figures.images(np.zeros((2, 4, 4)), ["a"])
 
 
-# diff
+def test_rows_of_a_timeline_may_be_the_workers_of_a_loader():
+    spans = [(0, 0.0, 0.4, "waiting", ""), (0, 0.4, 1.0, "compute", "0"), (1, 0.1, 0.4, "loading", "0")]
+    figure = figures.rank_timeline(spans, names={0: "the loop", 1: "worker 1"})
+    assert [label.get_text() for label in figure.mpl.axes[0].get_yticklabels()] == ["the loop", "worker 1"]
+    assert (
+        "The loop waits 40% of the time" in figure.summary
+        and "worker 1 loading 30%" in figure.summary
+        and "rank" not in figure.summary
+    )
 
 
-def test_diff_counts_lines(tmp_path):
-    before, after = tmp_path / "plain.py", tmp_path / "ddp.py"
-    before.write_text("import torch\n\nmodel = net()\ntrain(model)\n")
-    after.write_text("import torch\nimport torch.distributed as dist\n\nmodel = DDP(net())  \ntrain(model)   \n")
-    diff = figures.diff(before, after)
-    assert (diff.added, diff.removed, diff.kept) == (2, 1, 3)
-    assert str(diff).splitlines() == [
-        "From plain.py to ddp.py: 2 lines added, 1 line removed, 3 lines kept.",
-        "  import torch",
-        "+ import torch.distributed as dist",
-        "",
-        "- model = net()",
-        "+ model = DDP(net())",
-        "  train(model)",
-    ]
-
-
-def test_diff_calls_scripts_as_the_learner_does(tmp_path):
-    paths = [tmp_path / name for name in ("plain-0a1b2c3d.py", "ddp-ffffffff.py", "ddp-00000000.py")]
-    for path in paths:
-        path.write_text("x = 1\n")
-    assert figures.diff(paths[0], paths[1]).names == ("plain.py", "ddp.py")
-    assert figures.diff(paths[1], paths[2]).names == ("ddp-ffffffff.py", "ddp-00000000.py")
-
-
-def test_diff_folds_long_unchanged_stretches_and_escapes():
-    same = "\n".join(f"line {i}" for i in range(20))
-    diff = figures.Diff(same + "\na < b", same + "\na > b")
-    assert (diff.added, diff.removed, diff.kept) == (1, 1, 20)
-    assert "… 17 lines unchanged" in str(diff) and "line 16\n" not in str(diff) and "line 17\n" in str(diff)
-    page = diff._repr_html_()
-    assert "- a &lt; b" in page and "+ a &gt; b" in page
-
-
-def test_diff_of_equal_files_and_of_a_missing_one(tmp_path):
-    path = tmp_path / "a.py"
-    path.write_text("x = 1\n")
-    assert (figures.diff(path, path).added, figures.diff(path, path).removed) == (0, 0)
-    with pytest.raises(FileNotFoundError, match="run the cell that saves it first"):
-        figures.diff(path, tmp_path / "b.py")
+def test_rows_of_who_has_what_may_be_workers():
+    figure = figures.who_has_what([[[0, 1], [0, 1]]], n_samples=2, row="worker")
+    assert "ome samples go to two workers" in figure.summary
+    assert [label.get_text() for label in figure.mpl.axes[0].get_yticklabels()] == ["worker 0", "worker 1"]
 
 
 def test_a_logarithmic_axis_marks_the_numbers_of_ranks_and_writes_them_plainly():
-    figure = figures.lines({"measured": ([1, 2, 4, 8, 64], [0.5, 3.0, 20.0, 100.0, 2_000_000.0])}, xlabel="ranks", ylabel="updates", log="xy")
+    figure = figures.lines(
+        {"measured": ([1, 2, 4, 8, 64], [0.5, 3.0, 20.0, 100.0, 2_000_000.0])},
+        xlabel="ranks",
+        ylabel="updates",
+        log="xy",
+    )
     axis = figure.mpl.axes[0]
     figure.mpl.canvas.draw()
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["1", "2", "4", "8", "64"]

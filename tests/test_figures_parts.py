@@ -1,4 +1,4 @@
-"""The figures of what a time is made of, and of the ways to split work; and the sentence that names a bottleneck."""
+"""The figure of what a time is made of, and the sentence that names a bottleneck."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from course_utils import figures, predict
-from course_utils.figures.ways import ALL, WAYS
-from course_utils.run import Samples
+from course_utils.samples import Samples
 
-STEP = {"load": 0.01, "move": 0.0, "forward": 0.03, "backward": Samples([0.05, 0.06, 0.9], "backward_s"), "optimizer": 0.002}
-JOB = {"1 rank": {"train": 2.0, "test": 0.5}, "2 ranks, predicted": {"train": 1.0, "test": 0.5}, "2 ranks": {"train": 1.1, "test": 0.5}}
+STEP = {
+    "load": 0.01,
+    "move": 0.0,
+    "forward": 0.03,
+    "backward": Samples([0.05, 0.06, 0.9], "backward_s"),
+    "optimizer": 0.002,
+}
+JOB = {
+    "1 rank": {"train": 2.0, "test": 0.5},
+    "2 ranks, predicted": {"train": 1.0, "test": 0.5},
+    "2 ranks": {"train": 1.1, "test": 0.5},
+}
 
 
 def bars(figure: figures.Figure) -> list[Rectangle]:
@@ -37,7 +46,9 @@ def test_the_title_of_one_row_names_its_largest_part_and_the_text_names_all() ->
     assert figure.mpl.get_suptitle() == "Backward takes 59% of one step"
     assert "One step: 102 ms (load 10, move 0, forward 30, backward 60, optimizer 2)" in figure.summary
     labels = [t.get_text() for t in figure.mpl.axes[0].get_legend().get_texts()]
-    assert labels == ["load 10 ms", "move 0 ms", "forward 30 ms", "backward 60 ms", "optimizer 2 ms"], "a sliver has no room for its number"
+    assert labels == ["load 10 ms", "move 0 ms", "forward 30 ms", "backward 60 ms", "optimizer 2 ms"], (
+        "a sliver has no room for its number"
+    )
 
 
 def test_rows_are_told_apart_by_their_totals_and_a_prediction_is_no_finding() -> None:
@@ -90,40 +101,7 @@ def test_a_predicted_row_that_is_not_there_is_refused() -> None:
         figures.parts(JOB, predicted=["3 ranks"])
 
 
-# --- ways -------------------------------------------------------------------------------------------------------------------
-
-
-def test_each_way_has_a_picture_and_says_what_is_divided_and_exchanged_and_where_it_is_taught() -> None:
-    figure = figures.ways()
-    text = figure.summary
-    for way in WAYS:
-        assert way.name in words(figure) and way.name in text
-        assert way.divided in text and way.exchanged in text and all(lesson in text for lesson in way.lessons)
-
-
-@pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
-def test_the_devices_of_a_way_hold_the_whole_model_and_see_the_whole_batch(way: object) -> None:
-    devices = [device for machine in way.devices for device in machine]  # type: ignore[attr-defined]
-    assert {layer for layers, _ in devices for layer in layers} == set(ALL)
-    assert {part for _, batch in devices for part in batch} == set("abcd")
-    for part in "abcd":  # every part of the batch passes every layer exactly once
-        assert sorted(layer for layers, batch in devices for layer in layers if part in batch) == list(ALL)
-    copies = all(layers == ALL for layers, _ in devices)
-    assert copies == ("layers" not in way.divided), "what is divided is not copied"  # type: ignore[attr-defined]
-
-
-def test_the_text_of_the_map_is_not_cut_off_and_no_line_covers_another() -> None:
-    figure = figures.ways()
-    figure.mpl.canvas.draw()
-    whole = figure.mpl.bbox
-    boxes = [(t.get_text(), t.get_window_extent()) for t in figure.mpl.axes[0].texts]
-    assert all(b.x0 >= 0 and b.x1 <= whole.width and b.y0 >= 0 and b.y1 <= whole.height for _, b in boxes)
-    for i, (one, a) in enumerate(boxes):
-        for other, b in boxes[i + 1 :]:
-            assert a.x1 <= b.x0 or b.x1 <= a.x0 or a.y1 <= b.y0 or b.y1 <= a.y0, f"{one!r} and {other!r} overlap"
-
-
-# --- the bottleneck ----------------------------------------------------------------------------------------------------------
+# --- the bottleneck ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,7 +112,9 @@ def test_the_text_of_the_map_is_not_cut_off_and_no_line_covers_another() -> None
         ({"forward": 1.0, "backward": 1.0, "optimizer": 3.0}, "update", 2.5),
     ],
 )
-def test_the_bottleneck_is_the_kind_of_work_that_takes_most(parts_s: dict[str, float], kind: str, at_most: float) -> None:
+def test_the_bottleneck_is_the_kind_of_work_that_takes_most(
+    parts_s: dict[str, float], kind: str, at_most: float
+) -> None:
     found = predict.bottleneck(parts_s)
     assert found.kind == kind and found.at_most == pytest.approx(at_most)
     assert found.share == pytest.approx(1 - 1 / at_most), "what is left when that kind costs nothing"
@@ -151,7 +131,9 @@ def test_the_most_that_a_part_can_give() -> None:
     assert predict.speedup_without({"a": 3.0, "b": 1.0}, "a", "b") == float("inf")
     assert predict.speedup_without({"a": 3.0, "b": 1.0}) == 1.0
     # Amdahl's law for very many ranks, when everything but "serial" is split.
-    assert predict.speedup_without({"serial": 2.0, "split": 8.0}, "split") == pytest.approx(predict.amdahl(10**9, 0.2), rel=1e-6)
+    assert predict.speedup_without({"serial": 2.0, "split": 8.0}, "split") == pytest.approx(
+        predict.amdahl(10**9, 0.2), rel=1e-6
+    )
     with pytest.raises(KeyError, match="no part 'c'"):
         predict.speedup_without({"a": 3.0}, "c")
 

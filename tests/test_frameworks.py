@@ -1,4 +1,4 @@
-"""Lesson 12 with Lightning and TensorFlow, and without them: what is missing is said aloud, and nothing fails."""
+"""Lesson 12 with and without Lightning and TensorFlow: it says what is missing, and nothing fails."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import ROOT, Descendants, add_claims, skip_or_fail
+from conftest import ROOT, Descendants, skip_or_fail
 from test_notebooks import check, run_notebook, show
 
 from course_utils.bundle import save_bundle
-from course_utils.check import check_exercise
-from course_utils.checks.lesson_12 import EXERCISES
+from course_utils.check import check_exercise, lesson_exercises
 from course_utils.extras import EXTRAS, missing
 from course_utils.magic import ranks
 
 NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in (ROOT / folder).glob("12_*.ipynb")]
-LESSON = next(path for path in NOTEBOOKS if path.parent.name == "notebooks")
+LESSON, SOLUTION = (next(p for p in NOTEBOOKS if p.parent.name == folder) for folder in ("notebooks", "solutions"))
 # Python imports this file by itself when its folder is on the path.
 BLOCKER = """from importlib.machinery import PathFinder
 
@@ -35,7 +34,7 @@ PathFinder.find_spec = classmethod(without)
 
 
 def without(folder: Path, *names: str) -> dict[str, str]:
-    """An environment in which Python does not find these packages."""
+    """An environment where Python doesn't find these packages."""
     parts = {"lightning": ["pytorch_lightning"], "tensorflow": ["keras"]}  # which go with them
     hidden = tuple(part for name in names for part in (name, *parts[name]))
     (folder / "sitecustomize.py").write_text(BLOCKER.format(names=hidden))
@@ -51,7 +50,9 @@ def test_a_package_that_is_missing_is_named_with_its_cure(tmp_path: Path) -> Non
     assert lightning.startswith("needs Lightning") and "make lab FRAMEWORKS=yes" in lightning
 
 
-def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     monkeypatch.setattr("course_utils.magic.missing", lambda name: f"needs {name}")
     namespace: dict[str, object] = {}
@@ -60,41 +61,46 @@ def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(tmp_path: Path, m
     assert list(tmp_path.rglob("lit.py"))
 
 
-@pytest.mark.parametrize("name", [name for name, e in EXERCISES.items() if e.needs])
-def test_an_exercise_says_what_it_needs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", [name for name, e in lesson_exercises("12").items() if e.needs])
+def test_an_exercise_says_what_it_needs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     monkeypatch.setattr("course_utils.check.missing", lambda package: f"needs {package}, which is not installed")
-    check_exercise(name, "x = 1\n", {})
-    assert capsys.readouterr().out.strip().endswith(f"not checked here, it needs {EXERCISES[name].needs}, which is not installed.")
+    check_exercise(name, "x = 1\n")
+    assert (
+        capsys.readouterr()
+        .out.strip()
+        .endswith(f"not checked here, it needs {lesson_exercises('12')[name].needs}, which is not installed.")
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.parent.name)
-def test_lesson_runs_with_the_frameworks(
-    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p != LESSON], ids=lambda path: path.parent.name)
+def test_exercises_run_with_the_frameworks(
+    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest
 ) -> None:
+    """The lesson itself runs with them in the browser."""
     if lacking := [why for name in EXTRAS if (why := missing(name))]:
         skip_or_fail("; ".join(lacking))
-    if path == LESSON and any(c["headline"] and c["status"] == "shown" for c in add_claims(pytestconfig.cache, path, [])):
-        return  # a test before this one ran this code, with them
     outcome = run_notebook(path, tmp_path, descendants)
     show(request, path, outcome)
     check(path, outcome)
-    if path == LESSON:
-        add_claims(pytestconfig.cache, path, outcome.claims)
-        assert not [c for c in outcome.claims if c["status"] == "skipped"]
 
 
 @pytest.mark.slow
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("absent", [("lightning",), ("tensorflow",), ("lightning", "tensorflow")], ids="+".join)
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.parent.name != "exercises"], ids=lambda path: path.parent.name)
-def test_lesson_runs_without(path: Path, absent: tuple[str, ...], tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest) -> None:
-    if len(absent) == 1 and path.parent.name == "solutions":
-        pytest.skip("the two together say it")
+@pytest.mark.parametrize(
+    "path, absent",
+    [(LESSON, ("tensorflow",)), (LESSON, tuple(EXTRAS)), (SOLUTION, tuple(EXTRAS))],
+    ids=["notebooks-tensorflow", "notebooks-both", "solutions-both"],
+)
+def test_lesson_runs_without(
+    path: Path, absent: tuple[str, ...], tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest
+) -> None:
     outcome = run_notebook(path, tmp_path, descendants, without(tmp_path, *absent))
     show(request, path, outcome)
     check(path, outcome)
@@ -105,7 +111,7 @@ def test_lesson_runs_without(path: Path, absent: tuple[str, ...], tmp_path: Path
 
 
 def scripts(folder: Path) -> Path:
-    """The programs of the lesson in a folder of their own, as its cell for taking them away leaves them."""
+    """The programs of the lesson in their own folder, as its take-it-home cell leaves them."""
     for cell in nbformat.read(LESSON, as_version=4).cells:
         head, _, body = cell.source.partition("\n")
         if head.startswith("%%ranks") and (name := re.search(r"--file (\S+)", head)):
@@ -122,7 +128,7 @@ def losses(output: str, column: str = '"model": "images"') -> list[float]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_scripts_run_outside_the_course(tmp_path: Path) -> None:
-    """Under torchrun, and as two workers started by hand, from the saved folder alone: the same first loss everywhere."""
+    """Under torchrun, and as two workers started by hand, from the saved folder alone: all get the same first loss."""
     if lacking := [why for name in EXTRAS if (why := missing(name))]:
         skip_or_fail("; ".join(lacking))
     away = scripts(tmp_path)
@@ -147,7 +153,11 @@ def test_the_scripts_run_outside_the_course(tmp_path: Path) -> None:
         s.close()
     workers = [
         subprocess.Popen(
-            [sys.executable, "tf_workers.py", *addresses], cwd=away, env=env | {"RANK": str(rank), "LOCAL_RANK": "0"}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "tf_workers.py", *addresses],
+            cwd=away,
+            env=env | {"RANK": str(rank), "LOCAL_RANK": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]

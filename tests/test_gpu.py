@@ -1,4 +1,4 @@
-"""Launching on the GPUs of this machine, however many there are: `make gpu-check`."""
+"""Launching on the GPUs of this machine, however many there are: `make test-gpu`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from conftest import ROOT, gpu_count
 
 from course_utils.engines import local
-from course_utils.launch import launch
+from course_utils.launcher import launch
 from course_utils.machine import Machine
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]  # one at a time
 
 STEP = """import os
 import torch, torch.distributed as dist
@@ -38,8 +38,10 @@ if __name__ == "__main__":
     sums = torch.zeros(dist.get_world_size(), device=device())
     sums[dist.get_rank()] = weight.double().sum().float()
     dist.all_reduce(sums)
-    report(device=str(device()), devices=len(devices()), backend=dist.get_backend(), gap=(sums - sums[0]).abs().max().item(),
-           name=torch.cuda.get_device_name() if device().type == "cuda" else "", visible=os.environ["CUDA_VISIBLE_DEVICES"])
+    report(device=str(device()), devices=len(devices()), backend=dist.get_backend(),
+           gap=(sums - sums[0]).abs().max().item(),
+           name=torch.cuda.get_device_name() if device().type == "cuda" else "",
+           visible=os.environ["CUDA_VISIBLE_DEVICES"])
     dist.destroy_process_group()
 """
 
@@ -62,7 +64,7 @@ def test_the_gpus_of_this_machine_can_be_used() -> None:
 
 @pytest.mark.parametrize("engine", ["local", "cold", "torchrun"])
 def test_one_rank_a_gpu(script: Path, engine: str) -> None:
-    """Each rank on a GPU of its own, over nccl; warm where the import of torch leaves CUDA alone."""
+    """Each rank has its own GPU, over nccl. The start is warm if importing torch leaves CUDA alone."""
     n = len(Machine.here().usable_gpus)
     run = launch(script, n, engine=engine)
     assert run.values("backend") == ["nccl"] * n and run.values("device") == [f"cuda:{i}" for i in range(n)]
@@ -81,12 +83,20 @@ def test_auto_never_fails(script: Path) -> None:
 def test_more_ranks_than_gpus_fall_back_to_the_cpu(script: Path) -> None:
     n = len(Machine.here().usable_gpus)
     run = launch(script, n + 1)
-    assert set(run.values("device")) == {"cpu"} and set(run.values("visible")) == {""} and f"This machine has {n} GPU" in run.placement
+    assert (
+        set(run.values("device")) == {"cpu"}
+        and set(run.values("visible")) == {""}
+        and f"This machine has {n} GPU" in run.placement
+    )
 
 
 def test_ranks_share_a_gpu_over_gloo(script: Path) -> None:
     run = launch(script, 2, device="shared")
-    assert run.values("backend") == ["gloo"] * 2 and run.values("device") == ["cuda:0"] * 2 and max(run.values("gap")) == 0.0
+    assert (
+        run.values("backend") == ["gloo"] * 2
+        and run.values("device") == ["cuda:0"] * 2
+        and max(run.values("gap")) == 0.0
+    )
 
 
 def test_all_gpus_in_one_rank(script: Path) -> None:
@@ -101,19 +111,21 @@ def test_two_gpus_a_rank(script: Path) -> None:
 
 
 def test_the_server_leaves_cuda_alone(script: Path) -> None:
-    """A process that has opened the driver cannot be forked from."""
+    """A process that has opened the driver can't be forked."""
     launch(script, 1)
     pid = local.server()
     assert pid
-    opened = [link for link in (p.resolve() for p in Path(f"/proc/{pid}/fd").iterdir()) if str(link).startswith("/dev/nvidia")]
+    opened = [
+        link for link in (p.resolve() for p in Path(f"/proc/{pid}/fd").iterdir()) if str(link).startswith("/dev/nvidia")
+    ]
     assert not opened, opened
 
 
 def test_a_kernel_that_has_already_used_cuda(script: Path) -> None:
     code = (
         "import sys, torch\nx = torch.ones(1000, 1000, device='cuda'); (x @ x).sum().item()\n"
-        "from course_utils.launch import launch\n"
-        f"run = launch({str(script)!r}, 1)\nassert run.engine == 'warm', run.engine\nassert run.values('device') == ['cuda:0']"
+        f"from course_utils import launch\nrun = launch({str(script)!r}, 1)\n"
+        "assert run.engine == 'warm', run.engine\nassert run.values('device') == ['cuda:0']"
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert answer.returncode == 0, answer.stdout + answer.stderr
@@ -121,7 +133,7 @@ def test_a_kernel_that_has_already_used_cuda(script: Path) -> None:
 
 def test_a_rank_that_hangs_on_its_gpu_ends(script: Path) -> None:
     """Its stack is shown, its process is gone, and the GPU can be used again."""
-    from course_utils.launch import RankError
+    from course_utils.launcher import RankError
 
     script.write_text("import torch, time\nx = torch.ones(4, device='cuda')\nprint('on', x.device)\ntime.sleep(600)\n")
     with pytest.raises(RankError) as raised:

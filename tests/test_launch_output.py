@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures are imported by their names
-"""What ranks print appears under the cell: whole lines, in order, not too much of it, and nothing waits for it."""
+"""What ranks print appears under the cell: whole lines, in order, not too many, and nothing has to wait for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def lines_of(text: str, rank: int) -> list[str]:
 def check_rate(cell: Cell) -> None:
     times = [at for at, _ in cell.streams]
     if len(times) > MESSAGES_A_SECOND:  # a burst at the beginning and one at the end are allowed for
-        assert len(times) / (times[-1] - times[0]) <= MESSAGES_A_SECOND * 1.25, f"{len(times)} messages in {times[-1] - times[0]:.1f} s"
+        assert len(times) / (times[-1] - times[0]) <= MESSAGES_A_SECOND * 1.25, (
+            f"{len(times)} messages in {times[-1] - times[0]:.1f} s"
+        )
 
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
@@ -37,9 +39,9 @@ def test_a_megabyte_from_each_rank(kernel: Kernel, engine: str) -> None:
     for rank in (0, 1):
         lines = lines_of(got.text, rank)
         assert all(re.fullmatch(r"\d{6} (abcdefghij){8}", line) for line in lines if line != "last"), "torn lines"
-        assert [int(line[:6]) for line in lines if line != "last"] == list(range(len([line for line in lines if line != "last"]))), (
-            "lines out of order, or missing"
-        )
+        assert [int(line[:6]) for line in lines if line != "last"] == list(
+            range(len([line for line in lines if line != "last"]))
+        ), "lines out of order, or missing"
     assert len(lines_of(got.text, 0)) + len(lines_of(got.text, 1)) > 1000
     said = re.search(r"more than 200 KB of output; all of it is in (\S+)/rank\*\.log", got.text)
     assert said and said[1] == kernel.ask("run.path")
@@ -85,7 +87,8 @@ os.write(1, b"by number\\n")
 
 
 def test_output_without_newlines(kernel: Kernel) -> None:
-    """A long piece without an end is shown in parts, a short one when the rank ends; of a line that is written over, its last state."""
+    """A long piece without a newline is shown in parts, a short one when the rank ends. Of a line that is overwritten,
+    the last state is shown."""
     got = kernel.run(ranks("local", "for i in range(1000):\n    print('y' * 100, end='')\n", n=1))
     assert got.error is None and "".join(lines_of(got.text, 0)) == "y" * 100_000
     got = kernel.run(ranks("local", "for i in range(100):\n    print(f'\\r{i} of 100', end='')\n", n=1))
@@ -95,7 +98,10 @@ def test_output_without_newlines(kernel: Kernel) -> None:
 
 
 def test_letters_beyond_ascii_and_bytes_that_are_no_text(kernel: Kernel) -> None:
-    script = "import os\nprint('größer → 速い')\nos.write(1, b'\\xff\\xfe raw\\n')\nprint('\\ud800 half')\nprint('x' * 40_000 + 'é' * 40_000)\n"
+    script = (
+        "import os\nprint('größer → 速い')\nos.write(1, b'\\xff\\xfe raw\\n')\nprint('\\ud800 half')\n"
+        "print('x' * 40_000 + 'é' * 40_000)\n"
+    )
     got = kernel.run(ranks("local", script, n=1))
     assert got.error is None, got.error
     assert lines_of(got.text, 0)[0] == "größer → 速い"
@@ -104,9 +110,10 @@ def test_letters_beyond_ascii_and_bytes_that_are_no_text(kernel: Kernel) -> None
 
 
 def test_a_flood_is_stopped(kernel: Kernel) -> None:
-    """A rank that prints for ever must not fill the disk."""
+    """A rank that prints forever must not fill the disk."""
     code = (
-        "from pathlib import Path\nPath('flood.py').write_text('import os\\nwhile True: os.write(1, b\"0123456789abcde\\\\n\" * 65536)')\n"
+        "from pathlib import Path\n"
+        "Path('flood.py').write_text('import os\\nwhile True: os.write(1, b\"0123456789abcde\\\\n\" * 65536)')\n"
         "try:\n    launch('flood.py', 1)\nexcept RankError as error:\n    run = error.run; print(error)"
     )
     got = kernel.run(code)
@@ -120,8 +127,8 @@ def test_quiet_shows_nothing_and_keeps_all(kernel: Kernel) -> None:
     assert got.text == "" and kernel.ask("run.values('x')") == [1, 1] and "hidden" in kernel.ask("run.log(1)")
 
 
-def test_one_progress_bar_for_all_ranks(kernel: Kernel) -> None:
-    """One display, updated in place; text that a page without JavaScript shows too."""
+def test_one_display_for_all_ranks(kernel: Kernel) -> None:
+    """Updated in place, with text that also shows on a page without JavaScript."""
     script = """import os, time
 from course_utils.rank import report
 for i in range(31):
@@ -133,21 +140,60 @@ for i in range(31):
     kinds = [kind for kind, _ in got.displays]
     assert kinds[0] == "display_data" and set(kinds[1:]) == {"update_display_data"}
     assert len(kinds) < 15, "updated too often"
-    done = [int(re.search(r"(\d+)%", text)[1]) for _, text in got.displays]  # type: ignore[index]
-    assert done == sorted(done) and done[-1] == 100 and any(10 < d < 90 for d in done)
+    assert got.displays[-1][1].startswith("✓ 2 ranks, ")
+    done = [int(re.search(r" (\d+)%", text)[1]) for _, text in got.displays[:-1]]  # type: ignore[index]
+    assert done == sorted(done) and any(10 < d < 90 for d in done)
     assert len(kernel.ask("run.values('loss')")) == 62
 
 
 def test_the_first_line_says_on_what_ranks_run(kernel: Kernel) -> None:
-    got = kernel.run(ranks("local", "print('x')"))
-    first = got.text.splitlines()[0]
-    assert first == kernel.ask("run.placement") and first.startswith("2 ranks on")
-    assert got.streams[0][0] <= got.streams[-1][0] and all(a[0] <= b[0] for a, b in pairwise(got.streams))
+    """What more GPUs would change is said once in a notebook, and kept with each run."""
+    kernel.run("from course_utils import watch\nwatch._advice_given = {''}")
+    for first_time in (True, False):
+        got = kernel.run(ranks("local", "print('x')"))
+        first, whole = got.text.splitlines()[0], kernel.ask("run.placement")
+        assert first == (
+            whole if first_time else whole.partition(". ")[0].removesuffix(".") + "."
+        ) and first.startswith("2 ranks on")
+        assert got.streams[0][0] <= got.streams[-1][0] and all(a[0] <= b[0] for a, b in pairwise(got.streams))
 
 
 def test_an_error_keeps_what_was_printed_before(kernel: Kernel) -> None:
-    got = kernel.run(ranks("local", "print('before')\nraise SystemExit('after')", n=1))
+    got = kernel.run(ranks("local", "print('before')\nraise LookupError('after')", n=1))
     assert lines_of(got.text, 0)[0] == "before"
-    assert got.error and "SystemExit: after" in got.error[1]
-    assert "before" in kernel.ask("run.log(0)") and "SystemExit: after" in kernel.ask("run.log(0)")
+    assert got.error and "LookupError: after" in got.error[1]
+    log = kernel.ask("run.log(0)")
+    assert log.startswith("before\nTraceback") and log.endswith("LookupError: after\n")
     assert time.time() - got.ended < 60
+
+
+# --- a sweep that stops early -----------------------------------------------------------------------------------------
+
+
+SWEPT = """import sys, time
+from course_utils.rank import report
+n = int(sys.argv[2])
+report(n=n, inverse=1 / n)
+if n == 3:
+    open("reached", "w").close()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "error"), [(0, "RankError"), (3, "KeyboardInterrupt")], ids=["fails", "is interrupted"]
+)
+def test_a_sweep_that_stops_early_says_where_its_runs_are(kernel: Kernel, last: int, error: str) -> None:
+    (kernel.work / "swept.py").write_text(SWEPT)
+    kernel.start(f"import sys\nfound = sweep('swept.py', over={{'n': [1, 2, {last}]}}, repeats=2, ranks=1)")
+    if last:
+        until = time.monotonic() + 60
+        while not (kernel.work / "reached").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        kernel.interrupt()
+    got = kernel.finish()
+    assert got.error and got.error[0] == error, got.error
+    assert "The sweep stopped after 2 of 6 launches." in got.text
+    assert kernel.ask("sys.last_value.sweep.samples('n', n=2).values") == (2.0,)
+    assert kernel.ask("[len(runs) for runs in sys.last_value.sweep.runs]") == [1, 1, 0]

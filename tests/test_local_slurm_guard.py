@@ -1,4 +1,4 @@
-"""A local Slurm ends with the process that it was lent to, also when that is killed."""
+"""A local Slurm ends with the process that it was lent to, even if that is killed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from conftest import ROOT
 
 from course_utils import local_slurm
+from course_utils.local_slurm import starting
+from course_utils.local_slurm.cluster import MARK, start_time
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -21,7 +23,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def made_up(folder: Path, pid: int) -> None:
     """The file of a cluster that has one process."""
     folder.mkdir()
-    raw = {"folder": str(folder), "nodes": ["n1", "n2"], "addresses": ["127.0.0.1"] * 2, "pids": {"n1": [pid, local_slurm._start_time(pid)]}}
+    raw = {
+        "folder": str(folder),
+        "nodes": ["n1", "n2"],
+        "addresses": ["127.0.0.1"] * 2,
+        "pids": {"n1": [pid, start_time(pid)]},
+    }
     (folder / "cluster.json").write_text(json.dumps(raw))
 
 
@@ -35,9 +42,11 @@ def gone(process: subprocess.Popen[bytes], seconds: float = 15.0) -> bool:
 def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     user = subprocess.Popen(["sleep", "60"])
-    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, local_slurm.MARK: str(folder)})
+    daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(folder)})
     made_up(folder, daemon.pid)
-    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm.guard", str(user.pid), str(folder)], cwd=ROOT)
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "course_utils.local_slurm.guard", str(user.pid), str(folder)], cwd=ROOT
+    )
     time.sleep(1.0)
     assert guard.poll() is None and daemon.poll() is None, "it waits while the user lives"
     user.kill()
@@ -49,19 +58,21 @@ def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> No
 def test_it_ends_with_the_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     made_up(folder, os.getpid())
-    guard = subprocess.Popen([sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), str(folder)], cwd=ROOT)
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), str(folder)], cwd=ROOT
+    )
     time.sleep(0.5)
     (folder / "cluster.json").unlink()
     assert gone(guard) and guard.returncode == 0
 
 
 def test_down_names_the_cluster_again_that_was_named_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A login node has its own SLURM_CONF; after the local one it must be back."""
-    monkeypatch.setattr(local_slurm, "PROGRAMS", ())  # nothing is started: it finds the one that is made up
+    """A login node has its own SLURM_CONF, which must be back after the local one."""
+    monkeypatch.setattr(starting, "PROGRAMS", ())  # nothing is started: it finds the one that is made up
     monkeypatch.setenv("SLURM_CONF", "/etc/site/slurm.conf")
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "c")
-        daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, local_slurm.MARK: str(folder)})
+        daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(folder)})
         made_up(folder, daemon.pid)
         cluster = local_slurm.up(nodes=2, folder=folder)
         assert os.environ["SLURM_CONF"] == cluster.conf

@@ -1,32 +1,36 @@
-"""Runs every lesson, exercise and solution from top to bottom under nbval, in the kernel of this environment.
+"""Run every lesson, exercise and solution from top to bottom under nbval, in the kernel of this environment.
 
-Every cell must run without an error, the claims that a notebook makes are counted, and nothing may live on after it. An exercise
-is run as it is handed out: its blanks must answer "not done yet", not end in a stack trace.
+Every cell must run without an error, the claims of a notebook are counted, and nothing may outlive it. Exercises run
+unchanged: their blanks must answer "not done yet", not end in a stack trace.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from _pytest.mark import ParameterSet
-from conftest import ROOT, Descendants, add_claims, tell
+from conftest import ROOT, Descendants, add_claims, load_tool, tell
 
-from course_utils.claim import read, unshown_headlines
+from course_utils.extras import EXTRAS, missing
 
+list_claims = load_tool("list_claims")
 CELL_TIMEOUT_S = 180
-LONG = ("01", "07", "11", "12")  # compile or start other frameworks
+# Whose core runs in `make test`, next to lesson 03 in the browser. All lessons run whole in `make test-slow`.
+SHORT = ("10",)
+CONVERTED = ("00", "01", "02", "03", "04")  # whose exercises end with a script of their own, which is run
+LONG = ("01", "04", "07", "11", "12")  # compile, train or start other frameworks
 LIMIT_S = {"notebooks": 75, "exercises": 75, "solutions": 20}  # on 2 idle cores
-COLD_S = 90  # of a solution: each of its launches imports torch on every rank
 SLACK = 4  # a busy or slow machine may take this many times as long before the test fails
 
 NOTEBOOKS = sorted(path for folder in LIMIT_S for path in (ROOT / folder).glob("*.ipynb"))
@@ -37,14 +41,16 @@ def name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def params(paths: list[Path]) -> list[ParameterSet]:
-    """A lesson measures, so it runs alone. The notebooks of one name share a folder under runs/, so they never run at once."""
-    return [pytest.param(p, id=name(p), marks=[pytest.mark.xdist_group(p.stem), *([pytest.mark.alone] if p in LESSONS else [])]) for p in paths]
+def params(paths: list[Path], slow: Sequence[str] = ()) -> list[ParameterSet]:
+    """All runs of a notebook share a folder under runs/, so they never run at once. Those of the lessons in `slow` run
+    in `make test-slow`."""
+    marks = {p: [pytest.mark.xdist_group(p.stem), *([pytest.mark.slow] if p.name[:2] in slow else [])] for p in paths}
+    return [pytest.param(p, id=name(p), marks=marks[p]) for p in paths]
 
 
 @dataclass
 class Outcome:
-    """What a run of a notebook left: pytest's own words, seconds, and the claims (the lines of COURSE_CLAIMS_FILE)."""
+    """What a run of a notebook left: pytest's output, seconds, and the claims (the lines of COURSE_CLAIMS_FILE)."""
 
     ok: bool
     text: str
@@ -54,7 +60,9 @@ class Outcome:
 
     def summary(self) -> str:
         counts = Counter(claim["status"] for claim in self.claims)
-        return f"{self.seconds:.0f} s, claims: " + (", ".join(f"{n} {status}" for status, n in sorted(counts.items())) or "none")
+        return f"{self.seconds:.0f} s, claims: " + (
+            ", ".join(f"{n} {status}" for status, n in sorted(counts.items())) or "none"
+        )
 
 
 def limit_s(path: Path) -> float:
@@ -64,19 +72,55 @@ def limit_s(path: Path) -> float:
 
 
 def run_notebook(
-    path: Path, folder: Path, descendants: Descendants, extra_env: dict[str, str] | None = None, patience_s: float = 10, may_take_s: float | None = None
+    path: Path,
+    folder: Path,
+    descendants: Descendants,
+    extra_env: dict[str, str] | None = None,
+    patience_s: float = 10,
+    may_take_s: float | None = None,
 ) -> Outcome:
-    """Run one notebook under nbval in a pytest of its own, so that its kernel and all that it starts can be told apart."""
+    """Run one notebook under nbval in its own pytest, so that we can tell its kernel and everything it starts apart."""
     claims = folder / "claims.jsonl"
     claims.unlink(missing_ok=True)
-    env = os.environ | descendants.env | {"COURSE_CLAIMS_FILE": str(claims), "COURSE_NOTEBOOK": path.name} | (extra_env or {})
+    env = (
+        os.environ
+        | descendants.env
+        | {"COURSE_CLAIMS_FILE": str(claims), "COURSE_NOTEBOOK": path.name}
+        | (extra_env or {})
+    )
     env.pop("PYTEST_ADDOPTS", None)
-    command = [sys.executable, "-m", "pytest", str(path), "--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_S}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(path),
+        "--nbval-lax",
+        "--nbval-current-env",
+        f"--nbval-cell-timeout={CELL_TIMEOUT_S}",
+    ]
     # Nothing of this repository's own pytest settings, and no cache left beside the notebook.
     stop_s = SLACK * (may_take_s or limit_s(path))
-    command += ["-q", "--tb=short", "-o", "addopts=", "-o", f"timeout={2 * CELL_TIMEOUT_S}", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
+    command += [
+        "-q",
+        "--tb=short",
+        "-o",
+        "addopts=",
+        "-o",
+        f"timeout={2 * CELL_TIMEOUT_S}",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={ROOT}",
+    ]
     start = time.perf_counter()
-    with subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as child:
         try:
             text, _ = child.communicate(timeout=stop_s)
         except subprocess.TimeoutExpired:
@@ -85,13 +129,17 @@ def run_notebook(
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     seconds = time.perf_counter() - start
     left = descendants.wait_gone(patience_s)
-    return Outcome(child.returncode == 0, text, seconds, left, read([claims]) if claims.exists() else [])
+    return Outcome(child.returncode == 0, text, seconds, left, list_claims.read([claims]) if claims.exists() else [])
 
 
 def show(request: pytest.FixtureRequest, path: Path, outcome: Outcome, may_take_s: float | None = None) -> None:
-    """Have the run time and the claims told at the end, also when the test passes."""
+    """Report the run time and the claims after all tests, even if the test passes."""
     lines = [f"{name(path)}: {outcome.summary()}"]
-    lines += [f"  {claim['status']}: {claim['sentence']} ({claim['detail']})" for claim in outcome.claims if claim["status"] != "shown"]
+    lines += [
+        f"  {claim['status']}: {claim['sentence']} ({claim['detail']})"
+        for claim in outcome.claims
+        if claim["status"] != "shown"
+    ]
     may_take_s = may_take_s or limit_s(path)
     if outcome.seconds > may_take_s:
         lines.append(f"  longer than the {may_take_s:.0f} s that it may take on 2 idle cores")
@@ -107,56 +155,73 @@ def check(path: Path, outcome: Outcome) -> None:
     assert not re.search(r"^[^\n]*\b0 passed|no tests ran", outcome.text, re.M), f"no cell was run: {outcome.text}"
 
 
+def core_of(path: Path, folder: Path) -> Path:
+    """A copy of a lesson with only the cells of its core."""
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = [
+        cell for cell in notebook.cells if cell.cell_type != "code" or "core" in cell.metadata.get("tags", [])
+    ]
+    copy = folder / path.parent.name / path.name
+    copy.parent.mkdir()
+    nbformat.write(notebook, copy)
+    return copy
+
+
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", params(NOTEBOOKS))
-def test_notebook_runs(path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("path", params([path for path in LESSONS if path.name[:2] in SHORT]))
+def test_core_of_a_lesson_runs(
+    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config
+) -> None:
+    """A copy in another folder, without the deeper sections. Other tests run at the same time, so who is faster is told
+    and judged later, in the slow tests, from all runs together."""
+    outcome = run_notebook(core_of(path, tmp_path), tmp_path, descendants, {"COURSE_VERDICTS": "tell"})
+    show(request, path, outcome)
+    check(path, outcome)
+    assert outcome.claims, "a lesson without a claim checks nothing"
+    add_claims(pytestconfig.cache, path, outcome.claims)
+
+
+@pytest.mark.notebooks
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("path", params([p for p in NOTEBOOKS if p.parent.name == "exercises"], slow=CONVERTED))
+def test_exercises_run_as_they_are_handed_out(
+    path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest
+) -> None:
     outcome = run_notebook(path, tmp_path, descendants)
     show(request, path, outcome)
     check(path, outcome)
-    if path.parent.name == "notebooks":
-        assert outcome.claims, "a lesson without a claim checks nothing"
-        add_claims(pytestconfig.cache, path, outcome.claims)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.notebooks
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", params(LESSONS))
-def test_headline_is_shown_in_one_of_three_runs(
+def test_claims_hold_when_the_machine_is_quiet(
     path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest, pytestconfig: pytest.Config
 ) -> None:
-    """What a lesson is about must be seen: in a run of the tests before, or in one of three more. A headline that this machine cannot run is left out."""
+    """What a lesson is about must be seen, and nothing may come out the wrong way round: in the runs of the tests
+    before, or in one of three more. A headline that this machine cannot run is left out."""
     claims = add_claims(pytestconfig.cache, path, [])
-    for _ in range(3):
-        if claims and not unshown_headlines(claims):
+    for _ in range(3):  # a neighbour on the same host may take a core for a minute
+        if claims and not (list_claims.unshown_headlines(claims) or list_claims.contradicted(claims)):
             break
-        outcome = run_notebook(path, tmp_path, descendants)
+        outcome = run_notebook(path, tmp_path, descendants, {"COURSE_VERDICTS": "tell"})
         show(request, path, outcome)
         check(path, outcome)
         claims = add_claims(pytestconfig.cache, path, outcome.claims)
     assert any(claim["headline"] for claim in claims), "no claim of this lesson is its headline"
-    if unseen := unshown_headlines(claims):
-        pytest.fail(f"not shown in three runs of three: {unseen}", pytrace=False)
-
-
-@pytest.mark.slow
-@pytest.mark.notebooks
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", params([p for p in NOTEBOOKS if p.parent.name == "solutions"]))
-def test_solution_runs_cold(path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest) -> None:
-    """With every rank a new Python: what a fork would hide (inherited state, unguarded scripts) shows."""
-    before = time.time()
-    outcome = run_notebook(path, tmp_path, descendants, {"COURSE_ENGINE": "cold"}, may_take_s=COLD_S)
-    show(request, path, outcome, COLD_S)
-    check(path, outcome)
-    runs = [file for file in (ROOT / "runs" / path.stem).rglob("run.json") if file.stat().st_mtime >= before]
-    engines = Counter(json.loads(file.read_text())["engine"] for file in runs)
-    assert runs and not any("warm" in engine for engine in engines), f"launches were {dict(engines)}"
+    if not any(missing(framework) for framework in EXTRAS):
+        assert not [c for c in claims if any(f"needs {title}" in c["detail"] for title, *_ in EXTRAS.values())]
+    if unseen := list_claims.unshown_headlines(claims):
+        pytest.fail(f"not shown in any run: {unseen}", pytrace=False)
+    if wrong := list_claims.contradicted(claims):
+        pytest.fail(f"the wrong way round in each run: {wrong}", pytrace=False)
 
 
 def test_a_failing_cell_and_a_process_left_behind_are_seen(tmp_path: Path, descendants: Descendants) -> None:
-    """The runner itself: it must not pass what it is there to catch."""
+    """The runner itself: it must not pass what it should catch."""
     import nbformat
 
     def notebook(*sources: str) -> Path:
@@ -165,11 +230,17 @@ def test_a_failing_cell_and_a_process_left_behind_are_seen(tmp_path: Path, desce
         nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources]), path)
         return path
 
-    claim = "import json, os; open(os.environ['COURSE_CLAIMS_FILE'], 'a').write(json.dumps({'sentence': 'one', 'status': 'shown'}) + chr(10))"
+    claim = (
+        "import json, os; open(os.environ['COURSE_CLAIMS_FILE'], 'a').write(json.dumps({'sentence': 'one', 'status':"
+        " 'shown'}) + chr(10))"
+    )
     good = run_notebook(notebook("x = 1", claim), tmp_path, descendants)
     check(Path("notebooks/99.ipynb"), good)
     assert good.summary().endswith("claims: 1 shown")
     bad = run_notebook(notebook("x = 1", "x / 0"), tmp_path, descendants)
     assert not bad.ok and "ZeroDivisionError" in bad.text
-    lingering = "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)"
+    lingering = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],"
+        " start_new_session=True)"
+    )
     assert "time.sleep(60)" in str(run_notebook(notebook(lingering), tmp_path, descendants, patience_s=1).left)

@@ -1,4 +1,4 @@
-"""What passes through the first device of DataParallel, and what lies there."""
+"""What DataParallel's first device sends, receives and holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def test_frozen_weights_travel_without_a_gradient() -> None:
 
 
 def test_outputs_that_are_only_handed_back_have_no_gradient() -> None:
-    with_loss_outside, inside = (data_parallel_traffic(2, 100.0, output_bytes=40.0, output_gradients=g) for g in (True, False))
+    with_loss_outside, inside = (
+        data_parallel_traffic(2, 100.0, output_bytes=40.0, output_gradients=g) for g in (True, False)
+    )
     assert (with_loss_outside.sent_bytes, inside.sent_bytes) == (120.0, 100.0)
     assert with_loss_outside.received == inside.received
 
@@ -37,12 +39,27 @@ def test_on_two_devices_data_parallel_moves_the_weights_as_often_as_ddp_and_on_m
 
 
 def test_only_the_first_device_has_the_optimizer_and_the_outputs() -> None:
-    first, other = data_parallel_memory(4, 100.0, 80.0, 30.0)
-    assert other == {"parameters": 100.0, "gradients": 100.0, "activations": 20.0}
+    first, other = data_parallel_memory(4, 100.0, 80.0, 30.0, at="forward")
+    assert other == {"parameters": 100.0, "activations": 20.0}
     assert sum(first.values()) - sum(other.values()) == 200.0 + 60.0
 
 
-@pytest.mark.parametrize(("bad", "says"), [({"n": 0}, "n is a whole number"), ({"parameter_bytes": -1.0}, "parameter_bytes"), ({"by": "tree"}, "by is")])
+def test_activations_are_gone_when_all_gradients_are_there() -> None:
+    first, other = data_parallel_memory(4, 100.0, 80.0, 30.0, at="backward")
+    assert other == {"parameters": 100.0, "gradients": 100.0}
+    assert first == other | {"optimizer": 200.0}
+    with pytest.raises(ValueError, match="at must be"):
+        data_parallel_memory(4, 100.0, 80.0, 30.0, at="step")
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"n": 0}, "n must be a whole number"),
+        ({"parameter_bytes": -1.0}, "parameter_bytes"),
+        ({"by": "tree"}, "by must be"),
+    ],
+)
 def test_bad_arguments_are_named(bad: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         data_parallel_traffic(**{"n": 2, "parameter_bytes": 1.0, **bad})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The published results: each case is whole, and the speed-ups drawn in lesson 04 follow from them."""
+"""The published results: every case is complete, and the speed-ups drawn in lesson 04 follow from them."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_every_case_is_whole_and_named_once():
 
 
 def test_one_case_a_line_so_that_changes_can_be_read():
-    lines = published.default_path().read_text(encoding="utf-8").splitlines()
+    lines = published.PATH.read_text(encoding="utf-8").splitlines()
     assert (lines[0], lines[-1]) == ("[", "]")
     assert [json.loads(line.rstrip(","))["id"] for line in lines[1:-1]] == [case.id for case in published.load()]
 
@@ -39,10 +39,19 @@ def test_ddp_scaling_divides_the_rate_by_that_of_one_gpu():
 
 
 def test_a_file_with_an_unknown_role_is_refused(tmp_path):
-    case = {"id": "x", "cls": "zero", "source": "s", "inputs": {}, "observed": 1, "unit": "s", "expected_rel_err": 0.1, "role": "guesswork"}
+    case = {
+        "id": "x",
+        "cls": "zero",
+        "source": "s",
+        "inputs": {},
+        "observed": 1,
+        "unit": "s",
+        "expected_rel_err": 0.1,
+        "role": "guesswork",
+    }
     path = tmp_path / "published.json"
     path.write_text(json.dumps([case]))
-    with pytest.raises(ValueError, match="x: a role is one of"):
+    with pytest.raises(ValueError, match="x: the role must be one of"):
         published.load(path)
 
 

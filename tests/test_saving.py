@@ -1,10 +1,17 @@
-"""How often to save, what recomputing in segments holds, and the figure of many kills."""
+"""How often to save, what recomputing in segments holds, and what a checkpoint in parts keeps of each rank."""
 
 from __future__ import annotations
 
-import pytest
+import json
+import re
+import textwrap
+from pathlib import Path
 
-from course_utils import figures, predict
+import pytest
+from conftest import ROOT
+
+from course_utils import predict
+from course_utils.launcher import launch
 
 
 def test_the_interval_loses_less_than_its_neighbours_and_saving_and_repeating_cost_the_same_there():
@@ -16,7 +23,9 @@ def test_the_interval_loses_less_than_its_neighbours_and_saving_and_repeating_co
 
 
 def test_a_restart_adds_to_every_interval_and_nothing_loses_more_than_all():
-    assert predict.lost_share(100, 1, 10_000, restart_s=50) == pytest.approx(predict.lost_share(100, 1, 10_000) + 50 / 10_000)
+    assert predict.lost_share(100, 1, 10_000, restart_s=50) == pytest.approx(
+        predict.lost_share(100, 1, 10_000) + 50 / 10_000
+    )
     assert predict.lost_share(1, 60, 600) == 1
 
 
@@ -36,34 +45,67 @@ def test_a_chain_of_layers_that_keep_more_than_their_input_wants_more_segments()
         predict.checkpoint_chain(8, 8, input_share=0)
 
 
-KILLS = {"in place": [(0.001, "old"), (0.004, "neither"), (0.009, "new"), (0.006, "neither")], "renamed": [(0.003, "old"), (0.008, "new")]}
+def with_names_by_rank() -> tuple[str, str]:
+    """The lines of lesson 10 that save what differs from rank to rank, and those that load it."""
+    cells = json.loads((ROOT / "notebooks" / "10_sharded_training.ipynb").read_text())["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    (found,) = [
+        block
+        for text in texts
+        for block in re.findall(r"```python\n(.*?)```", text, re.S)
+        if "random_of_rank_" in block
+    ]
+    save, load = re.split(r"(?m)^# in the next job.*\n", found)
+    return save, load
 
 
-def test_each_kill_is_a_mark_in_the_lane_of_its_outcome_and_the_text_counts_them():
-    figure = figures.outcomes(KILLS, xlabel="killed after")
-    assert "in place: 1 old, 1 new and 2 neither" in figure.summary.replace("In place", "in place")
-    assert "renamed: 1 old, 1 new and 0 neither" in figure.summary
-    first, second = figure.mpl.axes
-    marks = {label.get_text(): line.get_xdata() for label, line in zip(first.get_yticklabels(), first.lines, strict=True)}
-    assert list(marks["neither (2)"]) == pytest.approx([4, 6])  # ms
-    assert second.get_xlabel() == "killed after (ms)"
-    markers = [(line.get_marker(), line.get_markerfacecolor()) for line in first.lines]
-    assert len(set(markers)) == 3
+RANDOM_STATES = """import sys
+import torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from course_utils.rank import report
+
+dist.init_process_group("gloo")
+FOLDER, rank = sys.argv[1], dist.get_rank()
+
+def lesson(weights, optimizer_state, epoch):
+    torch.manual_seed(rank)
+SAVE
+    wanted = torch.rand(1).item()
+    torch.manual_seed(99)
+    for name in [name for name in state if name.startswith("random")]:
+        state[name] = torch.zeros_like(state[name])
+LOAD
+    return wanted, torch.rand(1).item()
+
+wanted, got = lesson({"w": torch.ones(3)}, {"v": torch.zeros(3)}, 4)
+report(by_rank=got == wanted)
+
+state = {"random": torch.full((8,), float(rank)), "python": f"of rank {rank}"}      # one name on both ranks
+dcp.save(state, checkpoint_id=FOLDER + "2")
+dcp.load(state, checkpoint_id=FOLDER + "2")
+report(tensor=state["random"][0].item(), python=state["python"])
+
+try:
+    dcp.load({f"random_of_rank_{rank + 2}": torch.get_rng_state()}, checkpoint_id=FOLDER)
+except CheckpointException as error:      # a BaseException
+    report(said=str(error))
+dist.destroy_process_group()
+"""
 
 
-def test_marks_of_a_later_way_are_inside_the_picture():
-    figure = figures.outcomes({"soon": [(0.001, "neither")], "late": [(0.5, "new")]}, xlabel="killed after")
-    for ax in figure.mpl.axes:
-        assert ax.get_xlim()[0] == 0 and ax.get_xlim()[1] > 500  # ms
-
-
-def test_an_outcome_keeps_its_mark_where_others_are_missing():
-    alone = figures.outcomes({"renamed": [(0.1, "new")]}, xlabel="after")
-    both = figures.outcomes(KILLS, xlabel="after")
-    assert alone.mpl.axes[0].lines[0].get_markerfacecolor() == both.mpl.axes[0].lines[1].get_markerfacecolor()
-
-
-@pytest.mark.parametrize("ways", [{}, {"a": []}, {"a": [(0.1, w) for w in "abcde"]}])
-def test_what_cannot_be_drawn_is_refused(ways):
-    with pytest.raises(ValueError):
-        figures.outcomes(ways, xlabel="after")
+def test_a_checkpoint_in_parts_keeps_one_rank_of_a_name_and_all_ranks_of_names_by_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lesson 10's own lines on two ranks; beside it what one name for all loses, and what a rank without a name
+    reads."""
+    save, load = (textwrap.indent(part, "    ") for part in with_names_by_rank())
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    path = tmp_path / "states.py"
+    path.write_text(RANDOM_STATES.replace("SAVE\n", save).replace("LOAD\n", load))
+    run = launch(path, 2, [tmp_path / "parts"], device="cpu", quiet=True)
+    assert run.values("by_rank") == [True, True]
+    assert len(set(run.values("tensor"))) == 1 and len(set(run.values("python"))) == 1, (
+        "DCP keeps every rank's now: lesson 10 can say so"
+    )
+    assert all("Missing key in checkpoint state_dict: random_of_rank_" in said for said in run.values("said"))

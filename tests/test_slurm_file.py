@@ -1,4 +1,5 @@
-"""Jobs of a cluster, without one: the file that Slurm would get, a site's settings, and what is made of Slurm's answers, given by small programs."""
+"""Jobs of a cluster, without a cluster: the file that Slurm would get, a site's settings, and how we read Slurm's
+answers, which small programs give."""
 
 from __future__ import annotations
 
@@ -6,36 +7,46 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import ROOT
 
-from course_utils import jobs, local_slurm
-from course_utils.engines import sbatch, slurm
-from course_utils.engines.sbatch import Site, load_site, place_job, torchrun_commands
+from course_utils import local_slurm, watch
+from course_utils.engines.slurm import engine as slurm
+from course_utils.engines.slurm import job_file, jobs
+from course_utils.engines.slurm.job_template import torchrun_job
+from course_utils.engines.slurm.placement import place_job
+from course_utils.engines.slurm.site import Site, load_site
+from course_utils.engines.torchrun import torchrun_commands
 from course_utils.failure import LaunchError, RankError
-from course_utils.launch import launch
+from course_utils.launcher import launch
+from course_utils.local_slurm import starting
 from course_utils.magic import ranks
 from course_utils.results import RankResult, read_ranks
 from course_utils.run import Run
 
-TOOLS = ("bash", "sh", "cat", "sleep", "env")
+TOOLS = ("bash", "sh", "cat", "sleep", "env", "mkdir", "rm", "touch")
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A course's home of its own, without settings of a cluster, and a path without Slurm."""
+    """A separate home for the course, without cluster settings, and a path without Slurm."""
     for name in ("COURSE_SLURM", "SLURM_CONF", "COURSE_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     monkeypatch.setenv("COURSE_NOTEBOOK", "lesson.ipynb")
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(watch, "_advice_given", {""})  # as in a new notebook
     (tmp_path / "bin").mkdir()
     for tool in TOOLS:
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool, path=os.defpath) or f"/bin/{tool}")
@@ -50,7 +61,7 @@ def program(home: Path, name: str, text: str) -> None:
     path.chmod(0o755)
 
 
-# --- the file ----------------------------------------------------------------------------------------------------------
+# --- the file ---------------------------------------------------------------------------------------------------------
 
 
 def written(run: Run) -> str:
@@ -58,47 +69,116 @@ def written(run: Run) -> str:
 
 
 def test_the_file_is_shown_and_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = launch("train.py", 8, args=["--name", "two words", "$HOME"], engine="slurm", nodes=2, timeout=600, threads=3, env={"A": "it's", "B": None}, dry=True)
+    asked = {"args": ["--name", "two words", "$HOME"], "timeout": 600, "threads": 3, "env": {"A": "it's", "B": None}}
+    run = launch("train.py", 8, engine="slurm", nodes=2, dry=True, **asked)
     text = written(run)
-    assert capsys.readouterr().out == f"{run.placement}\n{text}"
-    assert run.outcome == "dry" and not run.ok and run.world_size == 8 and run.command == f"sbatch {run.path}/job.sbatch"
+    shown = capsys.readouterr().out
+    assert shown.endswith(f"\n{text}") and " ".join(shown.removesuffix(text).split()) == run.placement
+    assert run.outcome == "dry" and not run.ok and run.world_size == 8
+    assert run.command == f"sbatch {run.path}/job.sbatch"
     assert "not started" in repr(run) and "nan" not in repr(run)
     assert Run.load(Path(run.path, "run.json")).outcome == "dry"
     assert text.startswith("#!/bin/bash\n")
     options = [line.split()[1] for line in text.splitlines() if line.startswith("#SBATCH ")]
-    assert options == [
-        "--job-name=train", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=12", "--time=12", "--signal=USR1@60", "--requeue",
-        "--open-mode=append", f"--output={run.path}/launcher.log",
-    ]  # fmt: skip
+    expected = (
+        "--job-name=train --nodes=2 --ntasks-per-node=1 --cpus-per-task=12 --time=12 --signal=B:USR1@60 --requeue"
+    )
+    assert options == [*expected.split(), "--open-mode=append", f"--output={run.path}/launcher.log"]
     for line in (
-        "export OMP_NUM_THREADS=3", "export A='it'\"'\"'s'", "unset B", "export COURSE_DEVICE=cpu", "export COURSE_TIMEOUT_S=600", f"cd {home} || exit",
-        "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "port=$((10000 + SLURM_JOB_ID % 20000))", "srun --kill-on-bad-exit=1",
-        '--nnodes="$SLURM_NNODES" --nproc-per-node=4 --max-restarts=0', f"    {home}/train.py --name 'two words' '$HOME'\n",
+        "export OMP_NUM_THREADS=3", "export A='it'\"'\"'s'", "unset B", "export COURSE_DEVICE=cpu",
+        "export COURSE_TIMEOUT_S=600", f"cd {home} || exit",
+        "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "port=$((10000 + SLURM_JOB_ID % 20000))",
+        "srun --kill-on-bad-exit=1",
+        '--nnodes="$SLURM_NNODES" --nproc-per-node=4 \\', f"    {home}/train.py --name 'two words' '$HOME' &\n",
     ):  # fmt: skip
         assert line in text, line
     assert "RDZV_TCP_STORE" not in text, "nothing is restarted"
     again = launch("train.py", 8, engine="slurm", nodes=2, max_restarts=2, dry=True, quiet=True)
     assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1\n" in written(again) and "--max-restarts=2" in written(again)
-    assert "CUDA_VISIBLE_DEVICES" not in text and "SOCKET_IFNAME" not in text, "what holds for this machine alone goes to the nodes"
+    assert "CUDA_VISIBLE_DEVICES" not in text and "SOCKET_IFNAME" not in text, (
+        "what holds for this machine alone goes to the nodes"
+    )
     subprocess.run(["bash", "-n", f"{run.path}/job.sbatch"], check=True)
 
 
 def test_the_file_runs_as_it_is_meant_to(home: Path) -> None:
-    """By bash, with an srun that shows its words: as many as were meant, and the exit code is kept; with a request to be queued again, that is made."""
+    """By bash, with an srun that shows its words: as many as were meant, and the exit code is kept; with a request to
+    be queued again, that is made."""
     program(home, "srun", 'for word in "$@"; do echo "[$word]"; done; [ -z "$SAVED" ] || : > "$REQUEUE_FILE"; exit 7')
     program(home, "hostname", "echo first")
-    program(home, "rm", "exit 0")
     program(home, "scontrol", 'echo "$@" > "$COURSE_RUN_DIR/scontrol"')
     run = launch("train.py", 2, args=["a b", "'"], engine="slurm", nodes=2, dry=True, quiet=True)
     env = {**os.environ, "SLURM_JOB_ID": "20003", "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "1"}
     answer = subprocess.run(["bash", f"{run.path}/job.sbatch"], env=env, capture_output=True, text=True)
     assert answer.returncode == 7 and Path(run.path, "exitcode").read_text() == "7\n", answer.stderr
     words = answer.stdout.splitlines()
-    assert words[words.index("[bash]") :][:4] == ["[bash]", "[-c]", '[trap "" USR1; exec "$@"]', "[torchrun]"]
-    assert "[--rdzv-endpoint=first:10003]" in words and "[--rdzv-id=20003-0]" in words and words[-3:] == [f"[{home}/train.py]", "[a b]", "[']"]
+    assert words[2:5] == [f"[{sys.executable}]", "[-m]", "[torch.distributed.run]"]
+    assert words[0] == "[--kill-on-bad-exit=1]"
+    assert "[--rdzv-endpoint=first:10003]" in words and "[--rdzv-id=20003-0]" in words
+    assert words[-3:] == [f"[{home}/train.py]", "[a b]", "[']"]
     Path(run.path, "exitcode").unlink()
-    answer = subprocess.run(["bash", f"{run.path}/job.sbatch"], env={**env, "SAVED": "1"}, capture_output=True, text=True)
+    answer = subprocess.run(
+        ["bash", f"{run.path}/job.sbatch"], env={**env, "SAVED": "1"}, capture_output=True, text=True
+    )
     assert Path(run.path, "scontrol").read_text() == "requeue 20003\n" and not Path(run.path, "exitcode").exists()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("code", [0, 7, 138])
+def test_a_warning_makes_the_file_and_nothing_else(home: Path, signals: int, code: int) -> None:
+    """The shell keeps waiting for srun, however often it's warned, and keeps its exit code. A file from an earlier
+    attempt is removed before the start."""
+    program(
+        home,
+        "srun",
+        '[ -e "$SAVE_FILE" ] && exit 99; : > "$COURSE_RUN_DIR/begun"; until [ -e "$COURSE_RUN_DIR/go" ]; do sleep'
+        f" 0.02; done; exit {code}",
+    )
+    program(home, "hostname", "echo first")
+    run = launch("train.py", 2, engine="slurm", nodes=2, dry=True, quiet=True)
+    folder = Path(run.path)
+    (folder / "save_now").touch()
+    env = {**os.environ, "SLURM_JOB_ID": "20003", "SLURM_NNODES": "2", "SLURM_CPUS_PER_TASK": "1"}
+    with subprocess.Popen(["bash", f"{run.path}/job.sbatch"], env=env) as shell:
+        try:
+            for _ in range(signals):
+                wait_for(lambda: (folder / "begun").exists())
+                shell.send_signal(signal.SIGUSR1)
+                wait_for(lambda: (folder / "save_now").exists())
+                (folder / "save_now").unlink()
+            assert shell.poll() is None, "the shell ended with its ranks still saving"
+            (folder / "go").touch()
+            assert shell.wait(timeout=10) == code and (folder / "exitcode").read_text() == f"{code}\n"
+        finally:
+            (folder / "go").touch()
+            shell.kill()
+
+
+def wait_for(condition: Any) -> None:
+    until = time.monotonic() + 10
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_the_plain_file_has_what_the_course_submits(restarts: int) -> None:
+    """There's one template: the file to take home differs from that of a launch only in the course's own lines."""
+    asked = {"nodes": 4, "gpus_per_node": 2, "cpus_per_gpu": 3, "minutes": 90, "warn_s": 300, "max_restarts": restarts}
+    text = torchrun_job("code/train.py", ["--name", "two words"], **asked)
+    for line in (
+        "#SBATCH --job-name=train\n", "#SBATCH --nodes=4 ", "#SBATCH --cpus-per-task=6 ",
+        "#SBATCH --gpus-per-node=2 ", "#SBATCH --time=90 ",
+        "#SBATCH --signal=B:USR1@300 ",
+        "#SBATCH --requeue ", "#SBATCH --open-mode=append ", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+        "port=$((10000 + SLURM_JOB_ID % 20000))",
+        "srun --kill-on-bad-exit=1 torchrun \\\n", '--rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \\\n',
+        "    code/train.py --name 'two words' &\n",
+    ):  # fmt: skip
+        assert line in text, line
+    assert ("--max-restarts=3" in text) == ("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in text) == bool(restarts)
+    assert "course" not in text.lower()
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
 
 
 def test_the_magic_has_the_options(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,19 +192,22 @@ def test_the_magic_has_the_options(home: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"nodes": 0}, "nodes must be a whole number from 1 on; got 0"),
+        ({"nodes": 0}, "nodes must be a whole number above 0; got 0"),
         ({"nodes": True}, "got True"),
         ({"nodes": 2.0}, "got 2.0"),
-        ({"ranks": 3}, "3 ranks do not share out evenly over 2 nodes"),
-        ({"ranks": "many"}, "ranks must be a whole number from 1 on, or 'auto'; got 'many'"),
+        ({"ranks": 3}, "3 ranks can't be spread evenly over 2 nodes"),
+        ({"ranks": "many"}, "ranks must be a whole number above 0, or 'auto'; got 'many'"),
         ({"threads": 0}, "threads must be"),
         ({"gpus_per_rank": -1}, "gpus_per_rank must be"),
-        ({"device": "shared"}, "device must be auto, cuda or cpu on several nodes"),
-        ({"env": {"A B": "1"}}, "'A B' is no name"),
-        ({"engine": "local"}, "engine 'local' starts ranks on this machine only; nodes must be 1, got 2, or choose engine 'slurm'"),
-        ({"engine": "torchrun"}, "has to be started on each node by itself: dry=True"),
+        ({"device": "shared"}, "device must be auto, cuda, cpu or comparable on several nodes"),
+        ({"env": {"A B": "1"}}, "'A B' can't be the name"),
+        (
+            {"engine": "local"},
+            "engine 'local' starts ranks on this machine only; nodes must be 1, got 2, or choose engine 'slurm'",
+        ),
+        ({"engine": "torchrun"}, "start torchrun on each node yourself: dry=True"),
         ({"engine": "auto", "dry": True}, "engine 'auto' has nothing to show"),
-        ({"engine": "torchrun", "detach": True}, "engine 'torchrun' cannot detach"),
+        ({"engine": "torchrun", "detach": True}, "engine 'torchrun' can't detach"),
     ],
     ids=str,
 )
@@ -146,30 +229,38 @@ def test_torchrun_on_several_nodes(home: Path, capsys: pytest.CaptureFixture[str
     run = launch("train.py", 4, args=["a b"], engine="torchrun", nodes=2, dry=True)
     command = f"--nproc-per-node=2 --master-addr=FIRST-NODE --master-port=29500 {home}/train.py 'a b'"
     expected = "".join(f"# on node {i}\ntorchrun --nnodes=2 --node-rank={i} {command}\n" for i in range(2))
-    assert capsys.readouterr().out == f"{run.placement}\n{run.command}" and run.command.startswith(expected)
-    assert run.command.removeprefix(expected).startswith("# Where a node's own name stands for 127.x.x.x")
+    shown = capsys.readouterr().out
+    assert shown.endswith(f"\n{run.command}") and run.command.startswith(expected)
+    assert " ".join(shown.removesuffix(run.command).split()) == run.placement
+    assert run.command.removeprefix(expected).startswith("# If a node's own name resolves to 127.x.x.x")
     (home / "slurm.toml").write_text('gpus_per_node = 4\ninterface = "ib0"\n')
     run = launch("train.py", engine="torchrun", nodes=2, dry=True, quiet=True)
-    assert run.command.count("GLOO_SOCKET_IFNAME=ib0 NCCL_SOCKET_IFNAME=ib0 torchrun ") == 2 and "--nproc-per-node=4" in run.command
-    assert torchrun_commands("t.py", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], 8, max_restarts=1)[2] == (
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1"
+    assert run.command.count("GLOO_SOCKET_IFNAME=ib0 NCCL_SOCKET_IFNAME=ib0 torchrun ") == 2
+    assert "--nproc-per-node=4" in run.command
+    assert (
+        torchrun_commands("t.py", ["10.0.0.1", "10.0.0.2", "10.0.0.3"], 8, max_restarts=1)[2]
+        == "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes=3 --node-rank=2 --nproc-per-node=8 --max-restarts=1"
         " --master-addr=10.0.0.1 --master-port=29500 t.py"
     )
     with pytest.raises(ValueError, match="at least one node"):
         torchrun_commands("t.py", [])
 
 
-# --- a site ------------------------------------------------------------------------------------------------------------
+# --- a site -----------------------------------------------------------------------------------------------------------
 
 EXAMPLES = {
-    "gpus": ["#SBATCH --partition=gpu\n", "#SBATCH --gpus-per-node=4", "#SBATCH --mem=0", "--cpus-per-task=32", "export COURSE_DEVICE=cuda"],
-    "account": ["#SBATCH --account=proj1234\n", "#SBATCH --qos=normal\n", "#SBATCH --constraint=nvlink\n", "#SBATCH --gres=gpu:a100:4"],
-    "modules": [
-        "\nmodule load cuda/13.0 gcc/13\nsource ", "\n    python -m torch", "export NCCL_SOCKET_IFNAME=ib0\n", "#SBATCH --exclusive\n", "NCCL_DEBUG=WARN\n",
-    ],
-    "pyxis": ["node%n.log --container-image=nvcr.io/nvidia/pytorch:26.10-py3 --container-mounts=/home:/home,/scratch:/scratch \\\n"],
-    "apptainer": ["\n    apptainer exec --nv --bind /scratch /scratch/images/pytorch.sif python -m torch.distributed.run \\\n", "\nmodule load apptainer\n"],
-    "cpus": ["export COURSE_DEVICE=cpu", "export GLOO_SOCKET_IFNAME=eth0\n", "#SBATCH --mem=32G", "export MALLOC_TRIM_THRESHOLD_="],
+    "gpus": ["#SBATCH --partition=gpu\n", "#SBATCH --gpus-per-node=4", "#SBATCH --mem=0", "--cpus-per-task=32",
+             "export COURSE_DEVICE=cuda"],
+    "account": ["#SBATCH --account=proj1234\n", "#SBATCH --qos=normal\n", "#SBATCH --constraint=nvlink\n",
+                "#SBATCH --gres=gpu:a100:4"],
+    "modules": ["\nmodule load cuda/13.0 gcc/13\nsource ", "\n    python -m torch", "export NCCL_SOCKET_IFNAME=ib0\n",
+                "#SBATCH --exclusive\n", "NCCL_DEBUG=WARN\n"],
+    "pyxis": ["node%n.log --container-image=nvcr.io/nvidia/pytorch:26.10-py3"
+              " --container-mounts=/home:/home,/scratch:/scratch \\\n"],
+    "apptainer": ["\n    apptainer exec --nv --bind /scratch /scratch/images/pytorch.sif python -m"
+                  " torch.distributed.run \\\n", "\nmodule load apptainer\n"],
+    "cpus": ["export COURSE_DEVICE=cpu", "export GLOO_SOCKET_IFNAME=eth0\n", "#SBATCH --mem=32G",
+             "export MALLOC_TRIM_THRESHOLD_="],
 }  # fmt: skip
 
 
@@ -197,15 +288,15 @@ def test_where_the_settings_are_found(home: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COURSE_SLURM", str(home / "other.toml"))
     assert load_site().partition == "named"
     monkeypatch.setenv("COURSE_SLURM", str(home / "missing.toml"))
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="can't read"):
         load_site()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("partition = gpu", "cannot be read"),
-        ('partion = "gpu"', "sets 'partion', which is not known; known are partition, account"),
+        ("partition = gpu", "can't read"),
+        ('partion = "gpu"', "sets 'partion', which isn't a setting; choose from partition, account"),
         ("partition = 3", 'partition must be like "text in one line"; got 3'),
         ("gpus_per_node = -1", "gpus_per_node must be like 4"),
         ("gpus_per_node = true", "gpus_per_node must be like 4"),
@@ -241,11 +332,12 @@ def test_the_devices_of_a_job(site: Site, asked: tuple[Any, ...], expected: tupl
     assert got.backend == ("nccl" if got.device == "cuda" else "gloo") and got.env["COURSE_DEVICE"] == got.device
 
 
-# --- Slurm's answers ---------------------------------------------------------------------------------------------------
+# --- Slurm's answers --------------------------------------------------------------------------------------------------
 
 LINE = (
-    "JobId=12 JobName=my job UserId=a(0) JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 "
-    "ExitCode={code} RunTime={time} TimeLimit=00:04:00 StartTime=2026-11-01T10:00:00 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} NumNodes=2\n"
+    "JobId=12 JobName=my job UserId=a(0) JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts=0"
+    " BatchFlag=1 Reboot=0 ExitCode={code} RunTime={time} TimeLimit=00:04:00 StartTime=2026-11-01T10:00:00"
+    " ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} NumNodes=2\n"
 )
 
 
@@ -261,7 +353,7 @@ def test_what_scontrol_says() -> None:
     assert (got.ended, got.run_s, got.code) == (True, 2 * 86400 + 3601, 1)
     assert jobs.parse(line("CANCELLED", code="0:15")).code == -15
     assert not jobs.parse(line("COMPLETING")).ended and math.isnan(jobs.parse(line("PENDING", time="INVALID")).run_s)
-    with pytest.raises(jobs.NoAnswer, match="no job"):
+    with pytest.raises(jobs.NoAnswer, match="isn't about a job"):
         jobs.parse("slurm_load_jobs error")
 
 
@@ -289,7 +381,7 @@ def test_a_dead_cluster_is_not_waited_for(home: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_interrupt_does_not_reach_slurms_programs(home: Path) -> None:
-    """It goes to the whole process group of a kernel."""
+    """The signal goes to the kernel's whole process group."""
     program(home, "scontrol", f"exec {sys.executable} -c 'import os; print(\"JobState=\" + str(os.getpgrp()))'")
     job = jobs.look("12")
     assert job and int(job.state) != os.getpgrp()
@@ -305,21 +397,38 @@ def test_no_slurm_one_line_and_the_file(home: Path) -> None:
 
 def test_a_job_that_slurm_refuses(home: Path) -> None:
     program(home, "scontrol", "exit 1")
-    program(home, "sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; echo 'sbatch: error: Batch job submission failed' >&2; exit 1")
-    with pytest.raises(LaunchError, match="Slurm does not take the job: .*invalid partition.*its file is .*job.sbatch") as raised:
+    said = "invalid partition specified: gpu", "Batch job submission failed"
+    program(home, "sbatch", "".join(f"echo 'sbatch: error: {words}' >&2; " for words in said) + "exit 1")
+    words = "Slurm didn't take the job: .*invalid partition.*its file is .*job.sbatch"
+    with pytest.raises(LaunchError, match=words) as raised:
         launch("train.py", 2, engine="slurm", nodes=2, quiet=True)
     assert len(str(raised.value).splitlines()) == 1
 
 
 def fake_slurm(home: Path, *answers: str) -> None:
-    """sbatch gives job 12, whose state then is one answer after the other; the last one stays."""
+    """sbatch gives job 12. Its state is one answer after the other; the last one stays."""
     for i, answer in enumerate(answers):
         (home / f"answer{i}").write_text(answer)
     (home / "asked").write_text("0")
     program(home, "sbatch", f"env > {home}/given; echo 12")
-    text = f"n=$(cat {home}/asked); [ -e {home}/answer$((n+1)) ] && echo $((n+1)) > {home}/asked; cat {home}/answer$n; [ -s {home}/answer$n ] || "
+    text = (
+        f"n=$(cat {home}/asked); [ -e {home}/answer$((n+1)) ] && echo $((n+1)) > {home}/asked; cat {home}/answer$n; ["
+        f" -s {home}/answer$n ] || "
+    )
     program(home, "scontrol", text + "{ echo 'Invalid job id specified' >&2; exit 1; }")
     program(home, "scancel", f'echo "$@" > {home}/cancelled')
+
+
+def once_submitted(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], object]) -> None:
+    """Do something with the folder of each job whose file has been written."""
+    real = slurm.write
+
+    def write(request: Any, *rest: Any) -> Path:
+        path = real(request, *rest)
+        act(path.parent)
+        return path
+
+    monkeypatch.setattr(slurm, "write", write)
 
 
 @pytest.fixture
@@ -327,34 +436,70 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm, "LOOK_S", (0.01, 0.01))
 
 
-def test_a_job_from_the_queue_to_its_end(home: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    fake_slurm(home, line("PENDING", "Priority", nodes=""), line("PENDING", "Priority", nodes=""), line("RUNNING"), line("COMPLETED"))
+def test_a_job_from_the_queue_to_its_end(
+    home: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_slurm(home, *[line("PENDING", "Priority", nodes="")] * 2, line("RUNNING"), line("COMPLETED"))
     monkeypatch.setenv("SLURM_JOB_ID", "7")  # of the job that the notebook itself runs in
     monkeypatch.setenv("SLURM_CONF", "/etc/of/mine")
     run = launch("train.py", 2, engine="slurm", nodes=2)
-    assert run.ok and run.wall_s == 7 and run.engine == "slurm" and run.job == {"id": "12", "state": "COMPLETED", "reason": "", "nodes": "n[1-2]"}
+    assert run.ok and run.wall_s == 7 and run.engine == "slurm"
+    assert run.job == {"id": "12", "state": "COMPLETED", "reason": "", "nodes": "n[1-2]"}
     assert run.provenance.machine == "2 nodes of a Slurm cluster"
     said = capsys.readouterr().out
-    assert said.count("job 12 waits (Priority)\n") == 1 and "job 12 runs on n[1-2]\n" in said and "job 12 is submitted: " in said
+    assert said.count("job 12 waits (Priority)\n") == 1 and "job 12 runs on n[1-2]\n" in said
+    assert "job 12 is submitted: " in said
     given = (home / "given").read_text().splitlines()
-    assert not [name for name in given if name.startswith("SLURM_") and name != "SLURM_CONF=/etc/of/mine"] and "SLURM_CONF=/etc/of/mine" in given
+    assert not [name for name in given if name.startswith("SLURM_") and name != "SLURM_CONF=/etc/of/mine"]
+    assert "SLURM_CONF=/etc/of/mine" in given
     assert Run.load(Path(run.path, "run.json")).job == run.job
 
 
-def test_a_job_whose_node_fails_is_queued_again(home: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    fake_slurm(home, line("RUNNING"), line("RUNNING"), *[line("PENDING", "BeginTime", nodes="")] * 3, line("RUNNING", nodes="n[3-4]"), line("COMPLETED"))
-    real = slurm.write
+def test_a_job_whose_node_fails_is_queued_again(
+    home: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queued_again = [line("PENDING", "BeginTime", nodes="")] * 3
+    fake_slurm(home, *[line("RUNNING")] * 2, *queued_again, line("RUNNING", nodes="n[3-4]"), line("COMPLETED"))
 
-    def leave(request: Any, *rest: Any) -> Path:
-        path = real(request, *rest)
-        (path.parent / "rank0.pid").write_text("9 n1")
-        (path.parent / "launcher.log").write_text("srun: error: Node failure on n2\n")
-        return path
+    def leave(folder: Path) -> None:
+        (folder / "rank0.pid").write_text("9 n1")
+        (folder / "launcher.log").write_text("srun: error: Node failure on n2\n")
 
-    monkeypatch.setattr(slurm, "write", leave)
+    once_submitted(monkeypatch, leave)
     assert launch("train.py", 2, engine="slurm", nodes=2).ok
-    said = capsys.readouterr().out.splitlines()[2:]
-    assert said == ["job 12 runs on n[1-2]", "job 12 is queued again, for node n2 has failed", "job 12 waits (BeginTime)", "job 12 runs on n[3-4]"]
+    said = capsys.readouterr().out.splitlines()
+    assert said[said.index("job 12 runs on n[1-2]") :] == [
+        "job 12 runs on n[1-2]",
+        "job 12 is queued again, because node n2 failed",
+        "job 12 waits (BeginTime)",
+        "job 12 runs on n[3-4]",
+        "✓ 2 ranks, 7.0 s",
+    ]
+
+
+def test_a_shared_file_system_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of 64 ranks that runs for 30 s. We list its folder twice a second until the ranks begin, and then not again
+    before their time is over."""
+    now = [100.0]
+    monkeypatch.setattr(
+        slurm, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s))
+    )
+    running = {
+        "cause": "running",
+        "code": 1,
+        "wall_s": 1.0,
+        "job": {"id": "12", "state": "RUNNING", "reason": "", "nodes": "n[1-8]"},
+    }
+    monkeypatch.setattr(jobs, "outcome", lambda *_: running)
+    listed: list[str] = []
+    real = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: listed.append(pattern) or real(self, pattern))
+    job = slurm.JobHandle("12", SimpleNamespace(folder=str(tmp_path), timeout=600.0), "", quiet=True, detach=False)  # type: ignore[arg-type]
+    for i in range(600):
+        if i == 400:
+            (tmp_path / "rank63.pid").write_text("9 n8")
+        assert job.wait(0.05) is None
+    assert 38 <= len(listed) <= 42 and set(listed) == {"rank*.pid"}
 
 
 @pytest.mark.parametrize(
@@ -398,24 +543,24 @@ def test_a_job_that_is_left_to_itself(home: Path, capsys: pytest.CaptureFixture[
 
 
 def test_only_a_job_can_be_looked_at_again() -> None:
-    with pytest.raises(ValueError, match="only a job of Slurm"):
+    with pytest.raises(ValueError, match="only a Slurm job"):
         Run([RankResult(0, 0)], "a.py", [], "", "warm", "", 1.0, "/x").refresh()
 
 
 def test_a_failed_rank_is_named_with_its_node(home: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """From what ranks leave, and from the tables that the torchrun of each node writes."""
     fake_slurm(home, line("FAILED", "NonZeroExitCode", "1:0"))
-    table = "Root Cause (first observed failure):\n[0]:\n  time      : now\n  host      : {}\n  rank      : {} (local_rank: 0)\n  exitcode  : {} (pid: 9)\n"
-    real = slurm.write
+    table = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : now\n  host      : {}\n"
+        "  rank      : {} (local_rank: 0)\n  exitcode  : {} (pid: 9)\n"
+    )
 
-    def leave(request: Any, *rest: Any) -> Path:
-        path = real(request, *rest)
+    def leave(folder: Path) -> None:
         for rank, node, code in ((0, "n1", -15), (1, "n2", 5)):
-            (path.parent / f"rank{rank}.pid").write_text(f"9 {node}")
-            (path.parent / f"node{rank}.log").write_text(table.format(node, rank, code))
-        return path
+            (folder / f"rank{rank}.pid").write_text(f"9 {node}")
+            (folder / f"node{rank}.log").write_text(table.format(node, rank, code))
 
-    monkeypatch.setattr(slurm, "write", leave)
+    once_submitted(monkeypatch, leave)
     with pytest.raises(RankError, match="rank 1 on n2 failed first: ended with exit code 5") as raised:
         launch("train.py", 2, engine="slurm", nodes=2, quiet=True)
     assert [r.signal for r in raised.value.run.ranks] == ["SIGTERM", None] and "1 on n2" in repr(raised.value.run)
@@ -431,26 +576,21 @@ def test_slurm_that_falls_silent(home: Path, quick: None, monkeypatch: pytest.Mo
 
 
 def test_time_counts_from_the_start_of_the_ranks(home: Path, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that waits, and then starts, for longer than its timeout is left alone; it is ended that long after its ranks began."""
+    """A job that waits and starts for longer than its timeout is left alone; it is ended that long after its ranks
+    began."""
     fake_slurm(home, line("RUNNING"))
     program(home, "scancel", f'echo "$@" > {home}/cancelled; cat {home}/late > {home}/answer0')
     (home / "late").write_text(line("CANCELLED"))
     began: list[float] = []
-    real = slurm.write
 
-    def begin_later(request: Any, *rest: Any) -> Path:
-        path = real(request, *rest)
+    def begin(folder: Path) -> None:
+        began.append(float((home / "cancelled").exists()))
+        for rank in (0, 1):
+            stack = 'Current thread 1:\n  File "/x/train.py", line 1 in <module>\n'
+            (folder / f"rank{rank}.stack").write_text(stack)
+            (folder / f"rank{rank}.pid").write_text("9 n1")
 
-        def begin() -> None:
-            began.append(float((home / "cancelled").exists()))
-            for rank in (0, 1):
-                (path.parent / f"rank{rank}.stack").write_text('Current thread 1:\n  File "/x/train.py", line 1 in <module>\n')
-                (path.parent / f"rank{rank}.pid").write_text("9 n1")
-
-        threading.Timer(1.0, begin).start()
-        return path
-
-    monkeypatch.setattr(slurm, "write", begin_later)
+    once_submitted(monkeypatch, lambda folder: threading.Timer(1.0, begin, [folder]).start())
     with pytest.raises(RankError, match="did not end within its timeout of 0.3 s"):
         launch("train.py", 2, engine="slurm", nodes=2, timeout=0.3, quiet=True)
     assert began == [0.0] and (home / "cancelled").read_text() == "12\n"
@@ -463,27 +603,57 @@ def test_the_folder_of_a_job_that_may_run_is_kept(home: Path, monkeypatch: pytes
     fake_slurm(home, line("RUNNING"))
     kept = launch("train.py", 2, engine="slurm", nodes=2, detach=True, quiet=True).path
     ended = launch("train.py", 2, engine="slurm", nodes=2, dry=True, quiet=True).path
+    time.sleep(0.05)  # for the clock of the file system, by which the oldest is found
     for _ in range(2):
         folders.new_run_folder()
     assert Path(kept, "job.sbatch").exists() and not Path(ended, "job.sbatch").exists()
 
 
-def test_what_a_rank_left_is_read_once(tmp_path: Path) -> None:
-    (tmp_path / "job.sbatch").touch()
-    (tmp_path / "rank0.error.json").write_text(json.dumps({"time": 1, "type": "E", "message": "m", "traceback": "Traceback\n"}))
+@pytest.mark.parametrize("of_a_job", [False, True])
+def test_what_a_rank_left_is_read_once(tmp_path: Path, of_a_job: bool) -> None:
+    for name in ("job.sbatch", "exitcode") if of_a_job else ():
+        (tmp_path / name).touch()
+    (tmp_path / "rank0.log").write_text("hello\n")
+    (tmp_path / "rank0.error.json").write_text(
+        json.dumps({"time": 1, "type": "E", "message": "m", "traceback": "Traceback\n"})
+    )
     for _ in range(2):
         (result,) = read_ranks(tmp_path, 1, {})
-    assert result.ended == "E" and (tmp_path / "rank0.log").read_text() == "Traceback\n"
+    assert result.ended == "E" and (tmp_path / "rank0.log").read_text() == "hello\nTraceback\n"
 
 
-# --- the local Slurm ---------------------------------------------------------------------------------------------------
+def test_a_look_at_a_job_changes_no_file_of_its_ranks(home: Path) -> None:
+    """They may be writing right now, on other machines: no file is made, changed or removed."""
+    fake_slurm(home, line("RUNNING"))
+    run = launch("train.py", 3, engine="slurm", nodes=3, detach=True, quiet=True)
+    folder = Path(run.path)
+    (folder / "rank0.log").write_text("step 1\n")
+    (folder / "rank0.error.json").write_text(
+        json.dumps({"time": 1, "type": "E", "message": "m", "traceback": "Traceback\n"})
+    )
+    (folder / "rank1.stack").touch()
+
+    def left() -> dict[str, tuple[str, int]]:
+        return {p.name: (p.read_text(), p.stat().st_mtime_ns) for p in folder.iterdir() if p.name != "run.json"}
+
+    before = left()
+    assert not [name for name in before if name.endswith(".log") and name != "rank0.log"]
+    run = Run.load(folder / "run.json").refresh()
+    assert left() == before
+    assert run.ranks[0].error and [run.log(rank) for rank in (0, 1)] == ["step 1\nTraceback\n", ""]
+    assert (run.ranks[2].log, run.log(2)) == (str(folder / "rank2.log"), "")
 
 
-def test_a_local_slurm_that_cannot_be(home: Path) -> None:
+# --- the local Slurm --------------------------------------------------------------------------------------------------
+
+
+def test_a_local_slurm_that_cannot_be(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine without Slurm: the programs are made up, and the machine's own are ignored."""
+    monkeypatch.setattr(starting, "PATH", str(home / "bin"))
     for nodes in (1, 9, "2", True):
         with pytest.raises(local_slurm.LocalSlurmError, match="2 to 8 nodes"):
             local_slurm.up(nodes)  # type: ignore[arg-type]
-    for name in local_slurm.PROGRAMS:
+    for name in starting.PROGRAMS:
         program(home, name, "exit 1")
     with pytest.raises(local_slurm.LocalSlurmError, match="too long a path"):
         local_slurm.up(2, folder=home / ("x" * 100))
@@ -495,8 +665,11 @@ def test_a_local_slurm_that_cannot_be(home: Path) -> None:
 
 
 def test_a_local_slurm_without_its_programs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_slurm, "_PATH", str(home / "bin"))
-    with pytest.raises(local_slurm.LocalSlurmError, match="munged, slurmctld, .* are not here; on Debian or Ubuntu, as root: apt-get install"):
+    monkeypatch.setattr(starting, "PATH", str(home / "bin"))
+    with pytest.raises(
+        local_slurm.LocalSlurmError,
+        match="munged, slurmctld, .* are missing; on Debian or Ubuntu, as root: apt-get install",
+    ):
         local_slurm.up(2)
     assert local_slurm.find(home / "nothing") is None
 
@@ -510,8 +683,13 @@ def test_a_link_that_cannot_be_made_slow() -> None:
             shared.shape(rate)
 
 
-def test_signals_reach_ranks_that_want_them() -> None:
-    """The words that the file gives to bash: what does not handle USR1 lives on."""
-    command = ["bash", "-c", 'trap "" USR1; exec "$@"', "torchrun", "python3", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGUSR1); print('alive')"]
-    assert subprocess.run(command, capture_output=True, text=True).stdout == "alive\n"
-    assert sbatch.SIGNAL_S < sbatch.MARGIN_S, "the signal would come while the ranks still have their time"
+def test_the_warning_comes_when_ranks_have_had_their_time() -> None:
+    assert job_file.WARN_S < job_file.MARGIN_S, "the warning would come while the ranks still have their time"
+
+
+def test_how_processes_are_tracked_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(starting, "FREEZER", tmp_path / "none")
+    with pytest.raises(local_slurm.LocalSlurmError, match="proctrack is one of linuxproc, pgid, cgroup; got 'systemd'"):
+        local_slurm.up(2, proctrack="systemd")
+    with pytest.raises(local_slurm.LocalSlurmError, match="needs root and a writable"):
+        local_slurm.up(2, proctrack="cgroup")

@@ -1,20 +1,22 @@
-"""What the cell shows of files that ranks write: without ranks."""
+"""What the cell shows of the files that ranks write, tested without ranks."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from course_utils import stream
-from course_utils.stream import CELL_LIMIT, LINE_INTERVAL_S, ProgressBar, Stream
+from course_utils.live import INTERVAL_S, Rank
+from course_utils.stream import CELL_LIMIT, LINE_INTERVAL_S, Stream
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that were written to the cell, one a message."""
+    """The texts written to the cell, one per message."""
     texts: list[str] = []
     out = SimpleNamespace(write=texts.append, flush=lambda: None)
     monkeypatch.setattr(stream, "sys", SimpleNamespace(stdout=out))
@@ -55,13 +57,56 @@ def test_messages_are_spaced(tmp_path: Path, shown: list[str], clock: list[float
         append(tmp_path, 0, b"line %d\n" % i)
         clock[0] += 0.001
         cell.pump()
-    assert len(shown) <= 1 / LINE_INTERVAL_S + 1 <= 20
+    assert len(shown) <= 1 / LINE_INTERVAL_S + 1 and 1 / LINE_INTERVAL_S + 1 / INTERVAL_S <= 20
     cell.pump(last=True)
     assert "".join(shown) == "".join(f"rank 0 | line {i}\n" for i in range(1000))
 
 
+@pytest.mark.parametrize("ranks", [2, 64, 1000])
+def test_a_shared_file_system_is_asked_seldom(
+    tmp_path: Path, shown: list[str], clock: list[float], monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """Ten seconds of a launch, which looks every 50 ms. It opens at most 100 files a second, and every rank has its
+    turn."""
+    opened: list[Path] = []
+    real = open
+    monkeypatch.setattr(stream, "open", lambda path, mode: opened.append(path) or real(path, mode), raising=False)
+    for rank in range(ranks):
+        append(tmp_path, rank, b"hello\n")
+    cell = Stream(tmp_path, ranks)
+    for _ in range(200):
+        clock[0] += 0.05
+        cell.pump()
+    assert len(opened) <= min(10 * 100 + 100, ranks * 2 * 200)
+    assert set(opened) >= {
+        tmp_path / f"rank{rank}.{kind}" for rank in range(min(ranks, 500)) for kind in ("log", "jsonl")
+    }
+    if ranks == 2:
+        assert opened.count(tmp_path / "rank1.jsonl") == 200, "few ranks are looked at every time"
+    append(tmp_path, ranks - 1, b"bye\n")
+    cell.pump(last=True)
+    assert "".join(shown).count("hello") == ranks and f"rank {ranks - 1} | bye\n" in "".join(shown), (
+        "nothing is left out at the end"
+    )
+
+
+def test_a_file_that_begins_again_is_read_from_its_beginning(
+    tmp_path: Path, shown: list[str], clock: list[float]
+) -> None:
+    cell = Stream(tmp_path, 1)
+    for text in (b"the first attempt\nhalf a li", b"again\n"):
+        (tmp_path / "rank0.log").write_bytes(text)
+        clock[0] += 1
+        cell.pump()
+    append(tmp_path, 0, b"and on\n")  # as a job that was queued again appends
+    cell.pump(last=True)
+    assert "".join(shown) == "rank 0 | the first attempt\nrank 0 | again\nrank 0 | and on\n"
+
+
 @pytest.mark.parametrize("letter", ["a", "é", "速"])
-def test_the_limit_counts_bytes_and_names_the_logs(tmp_path: Path, shown: list[str], clock: list[float], letter: str) -> None:
+def test_the_limit_counts_bytes_and_names_the_logs(
+    tmp_path: Path, shown: list[str], clock: list[float], letter: str
+) -> None:
     cell = Stream(tmp_path, 2)
     for rank in (0, 1):
         append(tmp_path, rank, (letter * 99 + "\n").encode() * 20_000)
@@ -111,33 +156,78 @@ def test_records_survive_a_torn_last_line(tmp_path: Path, shown: list[str]) -> N
     assert cell.records == [[{"loss": 1.0}, {"loss": 0.5}]] and shown == []
 
 
-def test_progress_counts_ranks_that_have_not_spoken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[float, float]] = []
-    monkeypatch.setattr(ProgressBar, "show", lambda self, done, total, last=False: seen.append((done, total)))
+@pytest.mark.parametrize("last", [False, True])
+def test_a_long_record_is_read_whole(tmp_path: Path, shown: list[str], clock: list[float], last: bool) -> None:
+    cell, values = Stream(tmp_path, 1, quiet=True), [i / 7 for i in range(100_000)]
+    line = json.dumps({"losses": values}).encode() + b"\n"
+    assert len(line) > 3 * stream.CHUNK
+    append(tmp_path, 0, line + json.dumps({"step": 2}).encode() + b"\n", "jsonl")
+    for _ in range(1 if last else len(line) // stream.CHUNK + 1):
+        clock[0] += 1
+        cell.pump(last)
+    assert cell.records == [[{"losses": values}, {"step": 2}]]
+
+
+def test_progress_counts_ranks_that_have_not_spoken(tmp_path: Path) -> None:
     cell = Stream(tmp_path, 4)
+    assert cell.part is None
     for done in (5, 10):
         append(tmp_path, 2, json.dumps({"progress": [done, 10]}).encode() + b"\n", "jsonl")
         cell.pump()
-    assert seen == [(5, 40), (10, 40)]
+        assert cell.part == done / 40
 
 
-def test_the_bar_is_silent_outside_a_notebook(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = ProgressBar()
-    bar.show(1, 2, last=True)
-    bar.show(1, 0)
-    assert capsys.readouterr().out == ""
+def test_how_far_each_rank_is(tmp_path: Path) -> None:
+    """By the files that are there, and by what each reported last: a few numbers, with their names."""
+    cell = Stream(tmp_path, 4, quiet=True)
+    for name in ("rank1.pid", "rank2.pid", "rank3.pid", "rank3.error.json"):
+        (tmp_path / name).touch()
+    for rank in (1, 2):  # rank 1 was asked for its collectives while it runs
+        (tmp_path / f"rank{rank}.collectives.json").write_text(json.dumps({"ended": rank == 2, "calls": []}))
+    for record in ({"loss": 1 / 3, "step": 4, "name": "x", "all": [1]}, {"progress": [1, 2]}):
+        append(tmp_path, 1, json.dumps({**record, "time": 1.0}).encode() + b"\n", "jsonl")
+    cell.pump()
+    assert cell.ranks({1: "at `f()`", 2: "where it was"}) == [
+        Rank(0, "starting"),
+        Rank(1, "running", (1, 2), "loss=0.3333, step=4", "at `f()`"),
+        Rank(2, "finished"),
+        Rank(3, "failed"),
+    ]
+    shutil.rmtree(tmp_path)
+    assert cell.ranks({})[3] == Rank(3, "starting"), "a folder that is gone ends nothing"
 
 
-def test_harmless_lines_of_the_profiler_stay_in_the_log(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+def test_held_lines_are_not_lost(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+    """They wait for the live view, which stands above them."""
+    cell = Stream(tmp_path, 1)
+    append(tmp_path, 0, b"early\n")
+    append(tmp_path, 0, b'{"loss": 1.0}\n', "jsonl")
+    cell.pump(hold=True)
+    assert shown == [] and cell.records == [[{"loss": 1.0}]]
+    cell.pump()
+    assert shown == ["rank 0 | early\n"]
+
+
+def test_lines_that_mislead_stay_in_the_log(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
     lines = [
         "USDT:2026-11-20 22:35:43 26879:26879 SyncActivityProfilerHandler.cpp:39] profiler_start",
         "ERROR:2026-11-20 22:35:44 26879:26879 DeviceProperties.cpp:56] gpuGetDeviceCount failed with code 35",
         "ERROR:2026-11-20 22:35:44 26879:26879 CuptiActivityApi.cpp:50] CUPTI_ERROR_INSUFFICIENT_PRIVILEGES",
         "mine: gpuGetDeviceCount failed with code 35",
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+        "  what():  [enforce fail at /x/gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes",
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "[W1122 19:09:29.008116632 socket.cpp:764] [c10d] The client socket cannot be initialized to connect to"
+        " [::ffff:127.0.0.1]:45153 (errno: 97 - Address family not supported by protocol).",
+        "[W1122 19:14:04.201 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
+        "W1123 06:26:29.503000 1079 .venv/lib/python3.11/site-packages/torch/utils/cpp_extension.py:183] [0/0] No CUDA"
+        " runtime is found, using CUDA_HOME='/usr/local'",
+        "W1123 06:26:29.5 7 /a/torch/utils/cpp_extension.py:183] No CUDA runtime is found, using CUDA_HOME='/cuda'",
     ]
     append(tmp_path, 0, "".join(f"{line}\n" for line in lines).encode())
     Stream(tmp_path, 1).pump(last=True)
-    assert "".join(shown) == f"rank 0 | {lines[2]}\nrank 0 | {lines[3]}\n"
+    assert "".join(shown) == "".join(f"rank 0 | {lines[i]}\n" for i in (2, 3, 6))
 
 
 def test_the_zero_byte_that_ends_a_message_is_not_shown(tmp_path: Path, shown: list[str], clock: list[float]) -> None:

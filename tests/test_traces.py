@@ -1,4 +1,4 @@
-"""Traces of ranks as spans: hand-made ones whose answer is known, and real ones of two gloo ranks."""
+"""Traces of ranks as spans: hand-made ones with a known answer, and real ones from two gloo ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from typing import Any
 import pytest
 
 from course_utils import figures, predict, spans, traces
-from course_utils.launch import launch
+from course_utils.launcher import launch
 from course_utils.run import Run
 
 MAIN, LINK = 100, 101  # threads
 
 
 def event(cat: str, name: str, start_ms: float, end_ms: float, tid: Any = MAIN, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "ts": start_ms * 1e3, "dur": (end_ms - start_ms) * 1e3, "pid": 1, "tid": tid, "args": args}
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "ts": start_ms * 1e3,
+        "dur": (end_ms - start_ms) * 1e3,
+        "pid": 1,
+        "tid": tid,
+        "args": args,
+    }
 
 
 def op(name: str, start: float, end: float, tid: int = MAIN) -> dict[str, Any]:
@@ -30,9 +39,15 @@ def note(name: str, start: float, end: float, tid: int = MAIN) -> dict[str, Any]
     return event("user_annotation", name, start, end, tid)
 
 
-def write(folder: Path, rank: int, events: list[dict[str, Any]], host: str = "a", base_s: float = 1.79e9, name: str = "trace") -> Path:
+def write(
+    folder: Path, rank: int, events: list[dict[str, Any]], host: str = "a", base_s: float = 1.79e9, name: str = "trace"
+) -> Path:
     path = folder / f"rank{rank}.{name}.json.gz"
-    raw = {"host_name": host, "baseTimeNanoseconds": round(base_s * 1e9), "traceEvents": [*events, {"ph": "M", "name": "process_name"}]}
+    raw = {
+        "host_name": host,
+        "baseTimeNanoseconds": round(base_s * 1e9),
+        "traceEvents": [*events, {"ph": "M", "name": "process_name"}],
+    }
     path.write_bytes(gzip.compress(json.dumps(raw).encode()))
     return path
 
@@ -42,7 +57,7 @@ def ms(found: list[spans.Span]) -> list[tuple[int, float, float, str, str]]:
 
 
 def ddp_step(at: float) -> list[dict[str, Any]]:
-    """A step of 20 ms on a CPU: load, forward, backward with a collective beside and after it, the optimizer."""
+    """A step of 20 ms on a CPU: load, forward, backward with a collective during and after it, the optimizer."""
     return [
         note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at - 2, at - 0.5),
         op("aten::stack", at - 1.5, at - 0.6),  # collating is loading
@@ -83,7 +98,9 @@ def test_phases_have_no_name_where_nothing_is_trained(tmp_path: Path) -> None:
     assert ms(traces.load(tmp_path)) == [(0, 1.0, 2.0, "compute", ""), (0, 2.0, 3.0, "communication", "send")]
 
 
-def kernel(name: str, start: float, end: float, correlation: int, stream: int = 7, cat: str = "kernel") -> dict[str, Any]:
+def kernel(
+    name: str, start: float, end: float, correlation: int, stream: int = 7, cat: str = "kernel"
+) -> dict[str, Any]:
     return event(cat, name, start, end, stream, stream=stream, device=0, correlation=correlation)
 
 
@@ -92,7 +109,7 @@ def launched(at: float, correlation: int, tid: int = MAIN, cat: str = "cuda_runt
 
 
 def gpu_trace() -> list[dict[str, Any]]:
-    """Two steps whose kernels run late, with an all-reduce on a stream of its own; CPU operators only launch."""
+    """Two steps whose kernels run late, with an all-reduce on its own stream. CPU operators only launch."""
     autograd = 102
     return [
         note("ProfilerStep#3", 0, 10),
@@ -101,7 +118,8 @@ def gpu_trace() -> list[dict[str, Any]]:
         op("aten::mm", 1, 2),
         launched(1.5, 1),
         kernel("sm90_gemm", 5, 9, 1),
-        # The second step: copy, forward, backward on autograd's thread, the collective beside it, the optimizer after the step's end.
+        # The second step: copy, forward, backward on autograd's thread, the collective beside it, the optimizer after
+        # the step's end.
         launched(10.1, 2, cat="cuda_driver"),
         kernel("Memcpy HtoD (Pinned -> Device)", 12, 13, 2, cat="gpu_memcpy"),
         op("aten::mm", 10.5, 10.6),
@@ -145,7 +163,12 @@ def test_kernels_without_a_launch_count_where_they_run(tmp_path: Path) -> None:
 
 
 def test_copies_that_gloo_makes_are_no_loading(tmp_path: Path) -> None:
-    events = [note("step", 0, 10), op("aten::mm", 0, 1), note("gloo:all_reduce", 2, 6, LINK), op("aten::copy_", 3, 4, LINK)]
+    events = [
+        note("step", 0, 10),
+        op("aten::mm", 0, 1),
+        note("gloo:all_reduce", 2, 6, LINK),
+        op("aten::copy_", 3, 4, LINK),
+    ]
     events += [launched(3.1, 1, LINK), kernel("Memcpy HtoD (Pinned -> Device)", 3.5, 4, 1, cat="gpu_memcpy")]
     events += [launched(0.5, 2), kernel("gemm", 1, 3, 2)]
     write(tmp_path, 0, events)
@@ -160,7 +183,11 @@ def ring(at: float, late: float) -> list[dict[str, Any]]:
     steps = []
     for i in range(3):
         s = at + 10 * i
-        steps += [note("step", s, s + 10), op("aten::mm", s, s + 1 + late), note("gloo:all_reduce", s + 1 + late, s + 6, LINK)]
+        steps += [
+            note("step", s, s + 10),
+            op("aten::mm", s, s + 1 + late),
+            note("gloo:all_reduce", s + 1 + late, s + 6, LINK),
+        ]
     return steps
 
 
@@ -175,7 +202,10 @@ def test_ranks_of_several_hosts_are_aligned_by_the_ends_of_collectives(tmp_path:
     write(tmp_path, 0, ring(0, 0))
     write(tmp_path, 1, ring(70_123.4, 3), host="b")
     found = ms(traces.load(tmp_path, steps=1))
-    assert [s for s in found if s[3] == "communication"] == [(0, 1.0, 6.0, "communication", "all_reduce"), (1, 4.0, 6.0, "communication", "all_reduce")]
+    assert [s for s in found if s[3] == "communication"] == [
+        (0, 1.0, 6.0, "communication", "all_reduce"),
+        (1, 4.0, 6.0, "communication", "all_reduce"),
+    ]
     apart = traces.load(tmp_path, steps=1, align="clock")
     assert max(s[2] for s in apart) > 70
     write(tmp_path, 1, ring(0, 3)[:-1], host="b")
@@ -187,7 +217,7 @@ def test_ranks_of_several_hosts_are_aligned_by_the_ends_of_collectives(tmp_path:
 
 
 def test_a_collective_counts_where_it_began(tmp_path: Path) -> None:
-    """Gloo's thread may note the end of a collective when the next step is under way."""
+    """Gloo's thread may only note the end of a collective when the next step is already running."""
     write(tmp_path, 0, [*ddp_step(0)[2:], note("gloo:all_reduce", 18, 23, LINK), *ddp_step(20)[2:]])
     one, two = ([s for s in ms(traces.load(tmp_path, steps=i)) if s[3] == "communication"] for i in (0, 1))
     assert one == [(0, 8.0, 12.0, "communication", "all_reduce"), (0, 18.0, 20.0, "communication", "all_reduce")]
@@ -217,7 +247,7 @@ def test_the_typical_step_is_the_median_after_the_first_two(tmp_path: Path) -> N
     assert total(steps=None) == pytest.approx(166)
     with pytest.raises(ValueError, match="there are 7 steps"):
         traces.load(tmp_path, steps=7)
-    with pytest.raises(ValueError, match="takes none of the 7"):
+    with pytest.raises(ValueError, match="selects none of the 7"):
         traces.load(tmp_path, steps=slice(7, None))
     with pytest.raises(ValueError, match="an index, a slice"):
         traces.load(tmp_path, steps="last")  # type: ignore[arg-type]
@@ -267,9 +297,12 @@ def test_intervals_agree_with_counting_instants() -> None:
         return {t for start, end in intervals for t in range(round(start), round(end))}
 
     for _ in range(500):
-        a, b = ([(float(s), float(s + rng.randrange(6))) for s in (rng.randrange(40) for _ in range(rng.randrange(8)))] for _ in range(2))
-        assert instants(spans.common(a, b)) == instants(a) & instants(b)
-        assert instants(spans.without(a, b)) == instants(a) - instants(b)
+        a, b = (
+            [(float(s), float(s + rng.randrange(6))) for s in (rng.randrange(40) for _ in range(rng.randrange(8)))]
+            for _ in range(2)
+        )
+        assert instants(spans.intersection(a, b)) == instants(a) & instants(b)
+        assert instants(spans.difference(a, b)) == instants(a) - instants(b)
         assert spans.covered(a) == len(instants(a))
 
 
@@ -301,7 +334,7 @@ if __name__ == "__main__":
 
 
 def _backward_left(run: Run, name: str) -> float:
-    """The part of backward that still lies ahead when the first collective of a step begins: the median of six steps."""
+    """How much of backward is still to come when the first collective of a step begins: the median of six steps."""
     parts = []
     for i in range(2, 8):
         mine = [s for s in traces.load(run, i, name=name) if s[0] == 0]
@@ -328,7 +361,7 @@ def test_two_real_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert reduced[0] == 6, "one bucket a step"
     assert reduced[1] >= 3 * 6
     # The collectives of both ranks are the same ones, so each has a time at which both take part.
-    both = spans.common(spans.of(one, 0, "communication"), spans.of(one, 1, "communication"))
+    both = spans.intersection(spans.intervals(one, 0, "communication"), spans.intervals(one, 1, "communication"))
     assert len(both) == 6
     assert _backward_left(run, "one") < 0.25, "nothing can be sent before the last gradient exists"
     assert _backward_left(run, "many") > 0.4, "the first bucket travels beside most of backward"

@@ -1,9 +1,9 @@
-"""Numbers are written as one reads them."""
+"""Numbers are written for people."""
 
 import pytest
 
 from course_utils import units
-from course_utils.run import Samples
+from course_utils.samples import Samples
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,16 @@ def test_a_comparison_reads_in_units(name: str, values: list[float], shown: str)
 
 
 def test_an_expected_value_has_the_unit_of_the_samples() -> None:
-    assert Samples([0.010, 0.011, 0.012], "step_s").near(0.0105, within=0.1).detail == "11 (10.5 to 11.5) ms against 10.5 ms, 5% apart"
+    assert (
+        Samples([0.010, 0.011, 0.012], "step_s").near(0.0105, within=0.1).detail
+        == "11 (10.5 to 11.5) ms against 10.5 ms, 5% apart"
+    )
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (1234.5, "1,230"), (0.04628, "0.0463"), (1e-5, "1.00e-05"), (float("inf"), "inf"), (100, "100")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (1234.5, "1,230"), (0.04628, "0.0463"), (1e-5, "1.00e-05"), (float("inf"), "inf"), (100, "100")],
+)
 def test_three_digits(value: float, text: str) -> None:
     assert units.number(value) == text
 
@@ -35,8 +41,10 @@ def test_three_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("unit", "value", "text"),
     [
-        ("s", 1.0, "1 s"), ("s", 0.999, "999 ms"), ("s", 1e-3, "1 ms"), ("s", 0.00099, "990 µs"), ("s", -0.5, "-500 ms"),
-        ("bytes", 1023, "1,020 bytes"), ("bytes", 1024, "1 KiB"), ("bytes", 2**20, "1 MiB"), ("bytes", 1.5 * 2**30, "1.5 GiB"),
+        ("s", 1.0, "1 s"), ("s", 0.999, "999 ms"), ("s", 1e-3, "1 ms"), ("s", 0.00099, "990 µs"),
+        ("s", -0.5, "-500 ms"),
+        ("bytes", 1023, "1,020 bytes"), ("bytes", 1024, "1 KiB"), ("bytes", 2**20, "1 MiB"),
+        ("bytes", 1.5 * 2**30, "1.5 GiB"),
         ("B/s", 999, "0.999 kB/s"), ("B/s", 1e6, "1 MB/s"), ("B/s", 9.9e8, "990 MB/s"), ("B/s", 1e9, "1 GB/s"),
         ("images/s", 0.5, "0.5 images/s"), ("", 2.0, "2"),
     ],

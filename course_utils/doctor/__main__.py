@@ -5,7 +5,9 @@ import sys
 
 argparse.ArgumentParser(
     prog="python -m course_utils.doctor",
-    description="Is this machine ready for the course, and if not, what cures it? Looks for at most 20 s, changes nothing.",
+    description=(
+        "Is this machine ready for the course, and if not, what cures it? Takes at most 20 s and changes nothing."
+    ),
 ).parse_args()
 
 from . import doctor  # noqa: E402  --help answers at once

@@ -1,7 +1,9 @@
-"""Ways to start the ranks of a launch: the same script file, the same environment, the same files left behind.
+"""Ways to start the ranks of a launch. With each of them, ranks run the same script in the same environment, and leave
+the same files.
 
-An engine takes a `Request` and gives a `Handle`. In the launch's folder every rank leaves `rankN.log` (what it printed),
-`rankN.jsonl` (what it reported), `rankN.error.json` (the exception that ended it) and `rankN.stack` (where it stood when stopped).
+An engine (`choice` says what that is) takes a `Request` and returns a `Handle`. In the launch's folder every rank
+leaves `rankN.log` (what it printed), `rankN.jsonl` (what it reported), `rankN.error.json` (the exception that ended
+it), `rankN.stack` (where it stood when stopped) and `rankN.collectives.json` (what it asked of the others).
 """
 
 from __future__ import annotations
@@ -13,16 +15,18 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# glibc gives the memory of every large tensor back to the system, and takes it anew in the next step. On a CPU that costs a third of a step,
-# in page faults that ranks of one machine pay for together; keeping the memory is what PyTorch's tuning guide means by another allocator.
+# glibc gives the memory of every large tensor back to the system, and asks for it again in the next step. On a CPU the
+# page faults cost a third of a step, and ranks on one machine slow each other down with them. PyTorch's tuning guide
+# suggests another allocator for the same reason.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
 # torch 2.15 hands restarted ranks the dead ranks' addresses unless the store of torchrun's agent is kept apart.
 RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Request:
-    """What an engine needs to start one launch. `env` is the whole environment of a rank, without the variables that name its place."""
+    """What an engine needs to start one launch. `env` is a rank's whole environment, except the variables that say
+    which rank it is."""
 
     script: str
     args: list[str]
@@ -33,8 +37,14 @@ class Request:
     timeout: float
     package_path: str
     kernel_pid: int
-    command: list[str] = field(default_factory=list)  # a launcher to run instead of starting the ranks ourselves
-    max_restarts: int = 0
+    launcher: list[str] = field(default_factory=list)  # a torchrun to execute, which starts the ranks instead of us
+    module: str = ""  # run it as `python -m` does; `script` is then its file
+    agent_store: bool = True  # the launch serves the rendezvous store, as torchrun does; otherwise rank 0 does
+
+    @property
+    def program(self) -> list[str]:
+        """The command line after `python`."""
+        return ["-m", self.module, *self.args] if self.module else [self.script, *self.args]
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -74,16 +84,18 @@ def readable(conn: socket.socket, seconds: float) -> bool:
 
 
 class Handle:
-    """A launch under way, reached through the socket of its supervisor."""
+    """A running launch, reached through the socket of its supervisor."""
 
-    where = ""  # the machines in words, when they are not this one
+    where = ""  # the machines in words, if they aren't this one
+    note = ""  # what the reader should know of the start
+    queued = False  # whether it waits for its turn on a cluster
 
     def __init__(self, conn: socket.socket, start: str):
         self.conn = conn
         self.start = start  # how the ranks were started, in words
 
     def wait(self, seconds: float) -> dict[str, Any] | None:
-        """The outcome when the launch has ended within `seconds`, otherwise None. Raises LaunchLost."""
+        """The outcome if the launch ends within `seconds`, otherwise None. Raises LaunchLost."""
         if not readable(self.conn, seconds):
             return None
         return json.loads(receive_message(self.conn))

@@ -1,6 +1,7 @@
-"""One rank: runs the student's script as `python script.py` would, and leaves its log, its error and its stack as files.
+"""One rank: runs the student's script as `python script.py` would, and leaves its log, its error and its stack as
+files.
 
-The standard library alone is imported here. A cold start executes this file; a warm start calls `run` after a fork.
+Only the standard library is imported here. A cold start executes this file; a warm start calls `run` after a fork.
 """
 
 from __future__ import annotations
@@ -8,22 +9,39 @@ from __future__ import annotations
 import builtins
 import ctypes
 import faulthandler
+import io
 import json
-import multiprocessing.process
 import os
 import signal
-import struct
 import sys
 import time
 import traceback
 import types
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
-# Scripts use SIGUSR1 and SIGUSR2 themselves; where there are no real-time signals SIGUSR2 has to do.
+if __package__:
+    from . import _compat, ending, flight_record
+else:  # executed as a file, whose folder is the first that is searched
+    import _compat  # type: ignore[import-not-found,no-redef]
+    import ending  # type: ignore[import-not-found,no-redef]
+    import flight_record  # type: ignore[import-not-found,no-redef]
+
+    del (
+        sys.modules["_compat"],
+        sys.modules["ending"],
+        sys.modules["flight_record"],
+    )  # a script may have modules of these names
+
+# Scripts use SIGUSR1 and SIGUSR2 themselves, so we take another; without real-time signals SIGUSR2 has to do.
 DUMP_SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+# Writes where the main thread stands, and nothing else: it may come at any moment, while other threads run, whose
+# frames nobody may look at then.
+LOOK_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 PR_SET_PDEATHSIG = 1
 
+_now = time.time  # the real one: an emulated cluster gives the program a clock of its own
 _kept: list[Any] = []  # what must live as long as the process
 
 
@@ -35,40 +53,61 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def run(script: str, args: list[str], link_fd: int | None = None, store_fd: int | None = None, renew: Callable[[], None] | None = None) -> NoReturn:
-    """Run `script` in a lasting `__main__` and end the process with its exit code.
+def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn:
+    """Run a program as `__main__`, and end the process with its exit code.
 
-    `link_fd` is a socket to the supervisor, which is told there when the script has finished. `store_fd` is a listening socket on
-    which this rank serves the rendezvous store; it then stays until that link is shut, for the other ranks may still need the store
-    after this one's script has ended. `renew` is what a forked process has to do first.
+    `program` is the command line that would come after `python`: a script and its arguments, or `-m`, a module and its
+    arguments. `renew` is what a forked process has to do first.
     """
     folder, rank = os.environ["COURSE_RUN_DIR"], os.environ["RANK"]
+    error_file = os.path.join(folder, f"rank{rank}.error.json")
+    if os.path.exists(error_file):  # of an earlier attempt, before all ranks were restarted
+        os.unlink(error_file)
     _redirect(os.path.join(folder, f"rank{rank}.log"))
     stack = open(os.path.join(folder, f"rank{rank}.stack"), "wb", buffering=0)
-    faulthandler.enable()
+    faulthandler.enable(stack)  # and not the log: our own frames are in it, and `failure` says what matters
     faulthandler.register(DUMP_SIGNAL, file=stack, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [DUMP_SIGNAL])
-    if limit := os.environ.pop("COURSE_TIMEOUT_S", ""):  # on a cluster nobody can ask this rank at the right time
+    if limit := os.environ.pop("COURSE_TIMEOUT_S", ""):  # on a cluster nobody can signal this rank in time
         faulthandler.dump_traceback_later(float(limit), file=stack)
     _kept.append(stack)
+    if LOOK_SIGNAL is not None:
+        _kept.append(open(os.path.join(folder, f"rank{rank}.place"), "wb", buffering=0))
+        faulthandler.register(LOOK_SIGNAL, file=_kept[-1], all_threads=False)
     with open(os.path.join(folder, f"rank{rank}.pid"), "w") as file:
         file.write(f"{os.getpid()} {os.uname().nodename}")
-    if sys.platform == "linux":  # so that the supervisor knows which semaphores in /dev/shm are ours
-        multiprocessing.process.current_process()._config["semprefix"] = "/" + os.path.basename(os.environ.get("TMPDIR", "course"))  # type: ignore[attr-defined]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    record = os.path.join(folder, f"rank{rank}.collectives.json")
+    flight_record.keep(record)
+    if sys.platform == "linux":
+        _mark_shared_memory(os.environ.get("TMPDIR", "course"))
+    place = os.getcwd() if program[0] == "-m" else os.path.dirname(os.path.realpath(program[0]))
+    sys.path[0] = place
     package = os.environ.pop("COURSE_PACKAGE_PATH", "")
     if package and package not in sys.path:
         sys.path.append(package)  # last, as an installed package would come
-    sys.argv = [script, *args]
+    sys.meta_path.insert(0, _BeforePyplot)
+    modules = len(sys.modules)
+    code = _run_main(program, error_file, renew or (lambda: None))
+    flight_record.write(record, ended=True)
+    ending.end(code, place, modules)
 
-    def prepare() -> None:
-        if renew is not None:
-            renew()
-        if store_fd is not None:
-            _serve_store(store_fd)
 
-    code = _run_main(script, os.path.join(folder, f"rank{rank}.error.json"), prepare)
-    _end(code, int(rank), link_fd, stay=store_fd is not None)
+class _BeforePyplot:
+    """Asked before each import of a module: when it's pyplot's turn, `plt.show()` is made to show under the cell. The
+    variable MPLBACKEND can't do that, because a program that a rank starts may not find our module."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "matplotlib.pyplot" and sys.modules["matplotlib"].rcParams["backend"].lower() == "agg":
+            sys.modules["matplotlib"].use("module://course_utils.plt_show.backend")
+
+
+def _mark_shared_memory(tmp: str) -> None:
+    """Show the supervisor what in /dev/shm is ours: semaphores by their names, Python's shared memory by a note in the
+    launch's `tmp`."""
+    _compat.name_semaphores("/" + os.path.basename(tmp))
+    if os.path.basename(tmp).startswith("course-"):  # on a cluster no supervisor reads it
+        _compat.note_shared_memory(os.path.join(tmp, ".shared_memory"))
 
 
 def _redirect(log: str) -> None:
@@ -85,8 +124,8 @@ def _redirect(log: str) -> None:
     os.close(out)
     os.close(null)
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _unbuffered(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _unbuffered(2)  # type: ignore[misc]
     try:  # C's stdout is fully buffered when it is a file
         libc = ctypes.CDLL(None)
         name = "__stdoutp" if sys.platform == "darwin" else "stdout"
@@ -95,99 +134,144 @@ def _redirect(log: str) -> None:
         pass
 
 
-def _serve_store(fd: int) -> None:
-    from datetime import timedelta
-
-    from torch.distributed import TCPStore
-
-    address, port, world = "127.0.0.1", int(os.environ["MASTER_PORT"]), int(os.environ["WORLD_SIZE"])
-    _kept.append(TCPStore(address, port, world, True, timedelta(seconds=300), wait_for_workers=False, master_listen_fd=fd))
+def _unbuffered(fd: int) -> io.TextIOWrapper:
+    """A text stream that writes at once, as under `python -u`, which torchrun uses: if a rank is killed, its log has
+    all that it printed, even half a line."""
+    raw = open(fd, "wb", buffering=0, closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
-def _run_main(script: str, error_file: str, prepare: Callable[[], None]) -> int:
+def _run_main(program: list[str], error_file: str, renew: Callable[[], None]) -> int:
     main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None, __annotations__={})
+    main.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
+    own = os.getpid()
+    finish: Callable[[], None] = lambda: None  # noqa: E731
     try:
-        prepare()
-        with open(script, "rb") as file:
-            code = compile(file.read(), script, "exec", dont_inherit=True)
-        exec(code, main.__dict__)
+        renew()
+        if cluster := os.environ.get("COURSE_CLUSTER"):
+            finish = _emulate(cluster)
+        exec(_module(main, program[1:]) if program[0] == "-m" else _script(main, program), main.__dict__)
         return 0
     except SystemExit as ended:
-        if ended.code is None or ended.code == 0:
-            return 0
-        _record(error_file, ended)
-        return ended.code & 0xFF if isinstance(ended.code, int) else 1
+        code = _exit_status(ended.code)
+        if code and not isinstance(ended.code, int):
+            sys.stderr.write(f"{ended.code}\n")
+        if code and os.getpid() == own:
+            _record(error_file, ended, printed=True)  # Python wouldn't print more
+        return code
     except BaseException as error:
-        _record(error_file, error)
+        # Python's own hook would only print the traceback, and the notebook shows that already.
+        call = os.getpid() != own or not _is_pythons(sys.excepthook)
+        if os.getpid() == own:
+            _record(error_file, error, printed=call)
+        if call:
+            _call_hook(error)
         return 1
+    finally:
+        finish()
 
 
-def _record(error_file: str, error: BaseException) -> None:
-    """Leave the exception for the notebook, from the first frame of the student's code on."""
-    now = time.time()
+def _emulate(cluster: str) -> Callable[[], None]:
+    """Let the program see the GPUs of an emulated cluster. Returns what to call when it has ended."""
+    from course_utils.emulation import activate
+
+    return activate(cluster, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def _exit_status(code: object) -> int:
+    """The exit code that Python makes from the argument of `sys.exit`."""
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return code & 0xFF if -sys.maxsize - 1 <= code <= sys.maxsize else 0xFF
+
+
+def _is_pythons(hook: Any) -> bool:
+    """Whether this is Python's hook for uncaught exceptions, perhaps inside the one of `init_process_group`, which puts
+    the rank before each line."""
+    while getattr(hook, "__module__", "") == "torch.distributed.distributed_c10d":
+        held = dict(zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=True))
+        if "old_hook" not in held:
+            break
+        hook = held["old_hook"].cell_contents
+    return hook is sys.__excepthook__
+
+
+def _script(main: types.ModuleType, program: list[str]) -> types.CodeType:
+    sys.argv = program
+    main.__file__ = program[0]
+    with open(program[0], "rb") as file:
+        return compile(file.read(), program[0], "exec", dont_inherit=True)
+
+
+def _module(main: types.ModuleType, program: list[str]) -> types.CodeType:
+    """The code that `python -m` would run; for a package, that's its `__main__`."""
+    import importlib.util
+
+    spec: ModuleSpec | None = importlib.util.find_spec(program[0])
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{program[0]}.__main__")
+    code = spec.loader.get_code(spec.name) if spec is not None and spec.loader is not None else None  # type: ignore[attr-defined]
+    if spec is None or code is None:
+        raise ModuleNotFoundError(f"No module named {program[0]!r} that could be run", name=program[0])
+    main.__dict__.update(
+        __file__=spec.origin, __spec__=spec, __package__=spec.parent, __loader__=spec.loader, __cached__=spec.cached
+    )
+    sys.argv = [str(spec.origin), *program[1:]]
+    return code
+
+
+def _own_frames_dropped(error: BaseException) -> types.TracebackType | None:
+    """The traceback without our own frames at its start."""
     tb = error.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename == __file__:
         tb = tb.tb_next
-    text = "".join(traceback.TracebackException(type(error), error, tb).format())
+    return tb
+
+
+def _record(error_file: str, error: BaseException, printed: bool) -> None:
+    """Save the exception for the notebook. `printed` says that the log has it already, in the form that this rank
+    chose."""
+    now = _now()
+    text = "".join(traceback.TracebackException(type(error), error, _own_frames_dropped(error)).format())
     try:
         message = str(error)
     except Exception:
         message = "(its message could not be made)"
-    record = {"time": now, "type": type(error).__name__, "message": message, "traceback": text}
+    record = {
+        "time": now,
+        "type": type(error).__name__,
+        "message": _printable(message),
+        "traceback": _printable(text),
+        "printed": printed,
+    }
     with open(error_file + ".partial", "w") as file:
         json.dump(record, file)
     os.replace(error_file + ".partial", error_file)
 
 
-def _end(code: int, rank: int, link_fd: int | None, stay: bool) -> NoReturn:
-    """What the interpreter does at its end, without tearing modules down: threads, atexit, flush."""
-    import atexit
-    import threading
+def _printable(text: str) -> str:
+    """`text` with its surrogates escaped. They stand for bytes that aren't text, and no file or notebook takes them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
+
+def _call_hook(error: BaseException) -> None:
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
+        error = error.with_traceback(_own_frames_dropped(error))
+        sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:
+        sys.stderr.write("Error in sys.excepthook:\n")
         traceback.print_exc()
-        code = code or 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass
-    ctypes.CDLL(None).fflush(None)
-    if link_fd is not None and code == 0:
-        try:
-            os.write(link_fd, struct.pack("!I", rank))
-            if stay:
-                _linger(link_fd)
-        except OSError:
-            pass  # the supervisor is gone
-    os._exit(code)
-
-
-def _linger(fd: int) -> None:
-    """Wait, with the script at its end, until the other ranks need this one's store no more."""
-    while os.read(fd, 1):
-        pass
 
 
 def main() -> NoReturn:
-    """Cold start: `child.py SCRIPT ARGS...`, with the rest in the environment."""
+    """Cold start: `child.py SCRIPT ARGS...` or `child.py -m MODULE ARGS...`, with the rest in the environment."""
     parent = os.environ.pop("COURSE_PARENT", "")
     if parent:
         die_with_parent(int(parent))
-    run(sys.argv[1], sys.argv[2:], _given_fd("COURSE_LINK_FD"), _given_fd("COURSE_STORE_FD"))
-
-
-def _given_fd(name: str) -> int | None:
-    value = os.environ.pop(name, "")
-    if not value:
-        return None
-    os.set_inheritable(int(value), False)
-    return int(value)
+    run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -1,55 +1,47 @@
+# ruff: noqa: E402 - we look at what Python brings along before we import anything
 """The warm server: imports torch once, and forks a supervisor for each launch, which forks its ranks.
 
-It never initialises CUDA and keeps one thread, for a fork is safe only then; when either fails it says so, and launches start cold.
-It ends with the kernel, and after ten idle minutes.
+A fork is only safe from a process with one thread and without CUDA, so the server keeps to that. If it can't, it says
+so, and launches start cold. It ends with the kernel, or after ten idle minutes.
 """
 
 from __future__ import annotations
 
-import atexit
+import sys
+
+# what Python imports before any program begins: no file next to a script can hide these
+PYTHONS_OWN = frozenset(sys.modules)
+
 import ctypes
 import fcntl
 import gc
 import importlib
 import json
-import logging
-import multiprocessing.util
 import os
 import select
 import selectors
 import signal
 import socket
-import sys
 import time
-import weakref
-from collections.abc import Mapping
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent.parent)
 
-from course_utils.engines import Request, receive_message, send_message
-from course_utils.engines.supervisor import kernel_ended, supervise, watch_kernel
+from course_utils import completion
+from course_utils.engines import Request, _compat, receive_message, send_message
+from course_utils.engines.kernel import kernel_ended, watch_kernel
+from course_utils.engines.supervisor import supervise
 
 IDLE_S = 600.0
-# What ranks import anyway. Never the course's own `workloads`, nor a student's module: a change there must be seen.
+# What ranks import anyway. Never the course's own `workloads`, nor a student's module: ranks must see changes there.
 PRELOAD = (
-    "numpy", "PIL.Image", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data.distributed", "torch._dynamo", "torch.optim", "torch.profiler",
-    "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch.distributed.pipelining", "torch.distributed.rpc", "torch.distributed.optim",
+    "numpy", "PIL.Image", "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data.distributed",
+    "torch._dynamo", "torch.optim", "torch.profiler", "torch.distributed.fsdp", "torch.distributed.checkpoint",
+    "torch.distributed.pipelining", "torch.distributed.rpc", "torch.distributed.optim",
     "torch.distributed.tensor.parallel", "torchvision", "torchvision.transforms.v2",
 )  # fmt: skip
-# torch and Python read these when they start, so a launch that changes one of them starts cold.
-FROZEN_PREFIXES = (
-    "PYTHON", "TORCH", "PYTORCH", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "ATEN_", "NPY_", "LD_", "MALLOC_", "GLIBC_",
-    "LC_", "LANG", "NVIDIA_TF32",
-)  # fmt: skip
-RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set again after a fork
 MADV_COLLAPSE, HUGE_PAGE = 25, 2 << 20
-
-
-def frozen(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables of `env` that a process forked from the server cannot take on."""
-    return {k: v for k, v in env.items() if k.startswith(FROZEN_PREFIXES) and k not in RENEWED and not k.startswith("TORCHELASTIC")}
 
 
 def preload() -> str:
@@ -74,19 +66,17 @@ def preload() -> str:
 
 
 def make_forks_cheap() -> None:
-    """Leave ranks nothing to do that can be done once, and keep what was imported where they share it, in huge pages if the system has them.
+    """Do once what every rank would otherwise do, and keep what was imported in memory that they share, in huge pages
+    if the system has them.
 
-    A fork copies the page tables of 400 MB, and the end of a process takes them down again: 7 and 8 ms with pages of 4 KB, 2 and 2 with
-    pages of 2 MB. A page that a rank writes to is still copied by itself.
+    A fork copies the page tables of 400 MB, and the end of a process takes them down again: 7 and 8 ms with pages of 4
+    KB, 2 and 2 ms with pages of 2 MB. A page that a rank writes to is still copied on its own.
     """
-    # What libraries do at exit ends with the process anyway: torch forgets its operators one by one, which takes 50 ms a rank.
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
-    atexit._clear()
-    for function in (logging.shutdown, weakref.finalize._exitfunc, multiprocessing.util._exit_function):  # type: ignore[attr-defined]
-        atexit.register(function)  # these wait for what a script itself has begun
+    # Libraries clean up at exit what ends with the process anyway: torch forgets its operators one by one, which takes
+    # 50 ms a rank.
+    _compat.forget_exit_functions()
     for name in [name for name in sys.modules if name.partition(".")[0] == "course_utils"]:
-        del sys.modules[name]  # we have what we need of them, and a script gets them as they are by then
+        del sys.modules[name]  # we have what we need; a script imports them as they are by then
     gc.collect()
     gc.freeze()  # the collector would otherwise touch, and so copy, the shared pages in every rank
     madvise = ctypes.CDLL(None).madvise
@@ -97,11 +87,13 @@ def make_forks_cheap() -> None:
         if access == "rw-p" and (last == "0" or last.startswith(("[heap", "[anon"))):  # memory without a file
             start, end = (int(address, 16) for address in span.split("-"))
             for page in range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE):
-                madvise(page, HUGE_PAGE, MADV_COLLAPSE)  # refused by systems before Linux 6.1, which then work as before
+                # Linux before 6.1 refuses this, and everything works as before
+                madvise(page, HUGE_PAGE, MADV_COLLAPSE)
 
 
 def renew_process(env: dict[str, str]) -> None:
-    """Make a process forked from the server look new: threads, random numbers, caches. Its environment and folder are new already."""
+    """Make a process forked from the server look new: threads, random numbers, caches. Its environment and folder are
+    new already."""
     import tempfile
 
     import numpy
@@ -112,10 +104,13 @@ def renew_process(env: dict[str, str]) -> None:
     tempfile.tempdir = None
     for path in sys.path:
         if sys.path_importer_cache.get(path, path) is None:
-            del sys.path_importer_cache[path]  # it was not there when torch was imported; a folder that changed is seen anyway
+            # this one wasn't there when torch was imported; Python sees changes in the others anyway
+            del sys.path_importer_cache[path]
     numpy.random.seed()  # Python's own generator takes a new seed after a fork by itself
     torch.default_generator.seed()
-    threads = env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # OpenMP allows one number a level of nesting
+    threads = (
+        env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    )  # OpenMP allows a number for each level of nesting
     if threads.isdigit() and int(threads):
         torch.set_num_threads(int(threads))
     dist.set_debug_level_from_env()
@@ -157,7 +152,9 @@ class Server:
             elif time.monotonic() - idle_since >= IDLE_S:
                 return
 
-    def _launch(self, conn: socket.socket, private: tuple[int, ...], kernel_fd: int | None, selector: selectors.BaseSelector) -> None:
+    def _launch(
+        self, conn: socket.socket, private: tuple[int, ...], kernel_fd: int | None, selector: selectors.BaseSelector
+    ) -> None:
         pid = os.fork()
         if pid:
             self.launches.add(pid)
@@ -169,11 +166,17 @@ class Server:
             selector.close()
             for fd in private:
                 os.close(fd)
-            request = Request(**json.loads(receive_message(conn)))
+            asked = json.loads(receive_message(conn))
+            if "source" in asked:  # not to run it, but what its reader may want to write
+                os.environ["CUDA_VISIBLE_DEVICES"] = ""
+                sys.path.append(asked["package_path"])
+                send_message(conn, json.dumps(completion.answer(asked)).encode())
+                return
+            request = Request(**asked)
             send_message(conn, b"begun")
             supervise(conn, request, kernel_fd, renew_process)
         finally:
-            os._exit(0)  # what went wrong stands in the launch's folder
+            os._exit(0)  # the launch's folder says what went wrong
 
     def _reap(self) -> None:
         try:
@@ -191,21 +194,26 @@ def _closed(control: socket.socket) -> bool:
 
 
 def main() -> None:
-    """`server.py FD KERNEL_PID`: answers once, ready or why not, and then forks a supervisor for each socket that it is sent."""
+    """`server.py FD KERNEL_PID`: says once that it's ready, or why not, and then forks a supervisor for each socket
+    that it receives."""
     control = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(control.fileno(), False)
-    # While torch is imported nobody listens for the kernel's end: let the system end us, by SIGIO, when the other side closes.
+    # While we import torch we can't watch for the kernel's end: let the system end us, by SIGIO, when the other side
+    # closes.
     flags = fcntl.fcntl(control, fcntl.F_GETFL)
     fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
     if _closed(control):
         os._exit(0)  # it closed before that, and no signal comes
-    sys.path[0] = ""  # the place of the script's folder, which each rank sets for itself
+    sys.path[0] = ""  # each rank puts its script's folder here
     why_not = preload()
     if not why_not:
         make_forks_cheap()
     fcntl.fcntl(control, fcntl.F_SETFL, flags)
-    send_message(control, json.dumps({"why_not": why_not}).encode())
+    modules = sorted(
+        {name.partition(".")[0] for name in sys.modules.keys() - PYTHONS_OWN} - {"course_utils", "__main__"}
+    )
+    send_message(control, json.dumps({"why_not": why_not, "modules": modules}).encode())
     if not why_not:
         Server(control, int(sys.argv[2])).run()
     os._exit(0)

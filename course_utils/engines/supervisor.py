@@ -1,6 +1,8 @@
-"""One supervisor a launch: starts the ranks, watches them and the kernel, ends everything, cleans up, and answers once.
+"""The supervisor of a launch: it starts the ranks, watches them and the kernel until all have ended, cleans up, and
+answers once.
 
-It is forked from the warm server, or executed for a cold start; it has one thread, and it imports the standard library alone.
+It is forked from the warm server, or executed for a cold start. It imports only the standard library, except for the
+store of a warm start, which it serves itself, as torchrun's agent does.
 Whatever happens to the kernel, the ranks and all their descendants end with it.
 """
 
@@ -12,14 +14,12 @@ import selectors
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,19 @@ HERE = Path(__file__).resolve().parent
 if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
-from course_utils.engines import LaunchLost, Request, child, readable, receive_message, send_message  # noqa: E402
-from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, remove_semaphores, remove_shm, send, shm_files  # noqa: E402
+from course_utils.engines import LaunchLost, Request, child, other_work, readable, receive_message, send_message, store  # noqa: E402
+from course_utils.engines.cleanup import adopt_orphans, kill_descendants  # noqa: E402
+from course_utils.engines.kernel import kernel_ended, watch_kernel  # noqa: E402
+from course_utils.engines.shm import SharedMemory  # noqa: E402
+from course_utils.engines.termination import EXIT_GRACE_S, FAIL_GRACE_S, Termination  # noqa: E402
 
-FAIL_GRACE_S = 0.5  # after a failure: time for the other ranks to tell their own
-EXIT_GRACE_S = 1.0  # after an exception ended a script: time for its process to end by itself
-TERM_GRACE_S = 0.4  # from SIGTERM to SIGKILL
-DUMP_S = 1.0  # at most this long for the stacks to be written
 LOG_LIMIT_BYTES = 512 << 20
 Renew = Callable[[dict[str, str]], None]
 
 
 def supervise(conn: socket.socket, request: Request, kernel_fd: int | None, renew: Renew | None) -> None:
-    """Run one launch to its end and send its outcome over `conn`: exit status and signal of each rank, wall time, why it ended.
+    """Run one launch to its end and send its outcome over `conn`: exit status and signal of each rank, wall time, why
+    it ended.
 
     With `renew`, which makes a forked process look new, ranks are forked; without, they are executed.
     """
@@ -54,13 +54,25 @@ def rank_variables(request: Request, rank: int, port: int, run_id: str) -> dict[
     """The variables that torchrun sets for a rank of one node; a test compares the two."""
     n = str(request.world_size)
     return {
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "ROLE_RANK": str(rank), "ROLE_NAME": "default",
-        "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "ROLE_WORLD_SIZE": n, "GROUP_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-        "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        "TORCHELASTIC_ERROR_FILE": os.path.join(request.folder, f"rank{rank}.elastic.json"), "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    }  # fmt: skip
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": n,
+        "LOCAL_WORLD_SIZE": n,
+        "ROLE_WORLD_SIZE": n,
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": str(request.agent_store),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_ERROR_FILE": os.path.join(request.folder, f"rank{rank}.elastic.json"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
 
 
 class Supervisor:
@@ -68,45 +80,61 @@ class Supervisor:
         self.conn, self.request, self.kernel_fd, self.renew = conn, request, kernel_fd, renew
         self.folder = Path(request.folder)
         self.started: list[int] = []  # pids, each the leader of its process group
-        self.running: dict[int, int] = {}  # pid -> rank; a launcher of its own is rank -1
-        self.finished: set[int] = set()  # ranks whose script has ended well, and that are about to end
-        self.status: dict[int, tuple[int, float]] = {}  # rank -> wait status, and when it was seen
-        self.cause = ""  # why we end it: failed, timeout, interrupted, abandoned, log limit
-        self.ending = "not yet"  # not yet, waiting, terminating, killing
-        self.ends_at = float("inf")  # when the next step of ending it is due
-        self.link, self.rank_link = socket.socketpair()  # ranks write their number on it when they have finished
+        self.running: dict[int, int] = {}  # pid -> rank; torchrun is rank -1
+        self.status: dict[int, tuple[int, float]] = {}  # rank -> wait status, and when we saw it
+        self.shared = SharedMemory()
+        self.store: object = None  # where the ranks meet
+        self.why_not_started = ""
+        self.end = Termination(request, self.running, self.status, self.shared)
 
     def run(self) -> None:
         self._become()
-        shm_before, started_on = shm_files(), time.time()
-        parent = self.request.env.get("TMPDIR", "")
-        tmp = tempfile.mkdtemp(prefix="course-", dir=parent if os.access(parent, os.W_OK) else None)
-        begin = time.perf_counter()
+        begin, before = time.perf_counter(), other_work.look()
+        tmp = ""
         try:
-            self._start(tmp)
-            self.timeout_at = time.monotonic() + self.request.timeout
-            self._watch()
-            wall_s = time.perf_counter() - begin
+            try:
+                tmp = self._temporary_folder()
+                self._start(tmp)
+            except OSError as error:  # no memory for another process, no room for a file, too large an environment
+                self.end.cause = "not started"
+                self.why_not_started = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+            else:
+                self.timeout_at = time.monotonic() + self.request.timeout
+                self._watch()
         finally:
-            kill_descendants(self.started)
-            shutil.rmtree(tmp, ignore_errors=True)
-            remove_shm(shm_files() - shm_before, started_on)
-            remove_semaphores(os.path.basename(tmp))
-        outcome = {"cause": self.cause, "wall_s": wall_s, "ranks": {str(r): {**_exit_of(s), "time": t} for r, (s, t) in self.status.items()}}
+            wall_s = time.perf_counter() - begin
+            kill_descendants(self.started, self.shared)
+            if tmp:
+                self.shared.remove(tmp, self.folder)
+                shutil.rmtree(tmp, ignore_errors=True)
+        ranks = {str(r): {**_exit_of(s), "time": t} for r, (s, t) in self.status.items()}
+        others = other_work.others(before, other_work.look())
+        outcome = {
+            "cause": self.end.cause, "why": self.why_not_started, "wall_s": wall_s, "ranks": ranks, "others": others,
+        }  # fmt: skip
         try:
             send_message(self.conn, json.dumps(outcome).encode())
         except OSError:
             pass  # the kernel is gone
         self.conn.close()
 
+    def _temporary_folder(self) -> str:
+        """Make a folder for this launch's temporary files: where TMPDIR says, or else where the system has room. Raises
+        OSError."""
+        try:
+            return tempfile.mkdtemp(prefix="course-", dir=self.request.env.get("TMPDIR") or None)
+        except OSError:
+            return tempfile.mkdtemp(prefix="course-")
+
     def _become(self) -> None:
         adopt_orphans()
-        # Handlers, for what is ignored would be ignored in executed ranks too.
-        signal.signal(signal.SIGINT, lambda *_: None)
-        # A rank takes this signal once it can answer; before, it would die of it.
+        # Handlers that do nothing, because executed ranks would inherit SIG_IGN.
+        for sig in (signal.SIGINT, signal.SIGQUIT):
+            signal.signal(sig, lambda *_: None)
+        # A rank unblocks this signal once it can answer; before that, it would die of it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [child.DUMP_SIGNAL])
         for sig in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(sig, lambda *_: self._end("interrupted"))
+            signal.signal(sig, lambda *_: self.end.begin("interrupted"))
         self.wake_r, self.wake_w = os.pipe()
         for fd in (self.wake_r, self.wake_w):
             os.set_blocking(fd, False)
@@ -117,38 +145,50 @@ class Supervisor:
 
     def _start(self, tmp: str) -> None:
         request = self.request
-        self.env = {**request.env, "TMPDIR": tmp, "COURSE_RUN_DIR": request.folder, "COURSE_PACKAGE_PATH": request.package_path}
-        if request.command:
+        self.env = {
+            **request.env,
+            "TMPDIR": tmp,
+            "COURSE_RUN_DIR": request.folder,
+            "COURSE_PACKAGE_PATH": request.package_path,
+        }
+        if request.launcher:
             self.env["COURSE_LAUNCH_TMP"] = tmp
             with open(self.folder / "launcher.log", "wb") as log:
-                process = subprocess.Popen(request.command, env=self.env, cwd=request.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
-            process.returncode = 0  # we reap it ourselves
-            self._started(process.pid, -1)
+                self._started(_execute(request.launcher, env=self.env, cwd=request.cwd, stdout=log, stderr=log), -1)
             return
-        with socket.socket() as store:
-            store.bind(("127.0.0.1", 0))
-            store.listen(256)
-            port, run_id = store.getsockname()[1], os.path.basename(request.folder)
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            port, run_id = listening.getsockname()[1], os.path.basename(request.folder)
+            if request.agent_store:
+                listening.listen(256)
+            else:
+                listening.close()  # rank 0 serves at this port itself
             for rank in range(request.world_size):
                 if readable(self.conn, 0):
-                    break  # told to stop, or left alone, as `_watch` will find
+                    return  # we should stop, or the kernel is gone: `_watch` will find out
                 env = {**self.env, **rank_variables(request, rank, port, run_id)}
-                self._started((self._fork if self.renew else self._execute)(env, store, rank), rank)
-        self.rank_link.close()
+                self._started((self._fork_rank if self.renew else self._execute_rank)(env, rank, listening), rank)
+            if request.agent_store and self.renew:
+                # from here on there are threads, and no more forks
+                self.store = store.serve(listening.detach(), port, request.world_size)
+            elif request.agent_store:
+                self.started.append(self._execute_store(listening, port))
 
     def _started(self, pid: int, rank: int) -> None:
         self.started.append(pid)
         self.running[pid] = rank
 
-    def _execute(self, env: dict[str, str], store: socket.socket, rank: int) -> int:
-        fds = [self.rank_link.fileno(), *([store.fileno()] if rank == 0 else [])]
-        env = {**env, "COURSE_PARENT": str(os.getpid()), "COURSE_LINK_FD": str(fds[0]), "COURSE_STORE_FD": str(fds[1]) if rank == 0 else ""}
-        command = [sys.executable, str(HERE / "child.py"), self.request.script, *self.request.args]
-        process = subprocess.Popen(command, env=env, cwd=self.request.cwd, stdin=subprocess.DEVNULL, pass_fds=fds, process_group=0)
-        process.returncode = 0  # we reap it ourselves
-        return process.pid
+    def _execute_rank(self, env: dict[str, str], rank: int, listening: socket.socket) -> int:
+        env = {**env, "COURSE_PARENT": str(os.getpid())}
+        return _execute([sys.executable, str(HERE / "child.py"), *self.request.program], env=env, cwd=self.request.cwd)
 
-    def _fork(self, env: dict[str, str], store: socket.socket, rank: int) -> int:
+    def _execute_store(self, listening: socket.socket, port: int) -> int:
+        args = (listening.fileno(), port, self.request.world_size, os.getpid())
+        command = [sys.executable, str(HERE / "store.py"), *map(str, args)]
+        with open(self.folder / "launcher.log", "ab") as log:
+            return _execute(command, cwd="/", stdout=subprocess.DEVNULL, stderr=log, pass_fds=[listening.fileno()])
+
+    def _fork_rank(self, env: dict[str, str], rank: int, listening: socket.socket) -> int:
         parent, renew = os.getpid(), self.renew
         pid = os.fork()
         if pid:
@@ -158,9 +198,10 @@ class Supervisor:
             child.die_with_parent(parent)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(sig, signal.SIG_DFL)
-            for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w, self.link.fileno(), store.fileno() if rank else None):
+            listening.close()
+            for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w):
                 if fd is not None:
                     os.close(fd)
             for name in os.environ.keys() - env.keys():
@@ -168,7 +209,7 @@ class Supervisor:
             os.environ.update(env)
             os.chdir(self.request.cwd)
             assert renew is not None
-            child.run(self.request.script, self.request.args, self.rank_link.fileno(), None if rank else store.fileno(), lambda: renew(env))
+            child.run(self.request.program, lambda: renew(env))
         except BaseException:
             _note_crash(self.request.folder)
         finally:
@@ -179,22 +220,16 @@ class Supervisor:
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
         selector.register(self.conn, selectors.EVENT_READ, self._from_kernel)
-        selector.register(self.link, selectors.EVENT_READ, self._from_ranks)
         selector.register(self.wake_r, selectors.EVENT_READ, lambda: os.read(self.wake_r, 4096))
         if self.kernel_fd is not None:
             selector.register(self.kernel_fd, selectors.EVENT_READ, self._kernel_gone)
-        waited_for = True  # by rank 0, which serves the store
         while self.running:
             now = time.monotonic()
-            due = min(self.ends_at, self.timeout_at if self.ending == "not yet" else float("inf"), now + 0.5)
+            due = min(self.end.due, self.timeout_at if self.end.step == "not yet" else float("inf"), now + 0.5)
             for key, _ in selector.select(max(0.0, due - now)):
                 if key.data() is False:
                     selector.unregister(key.fileobj)
             self._reap()
-            if waited_for and self.running and set(self.running.values()) <= self.finished:
-                waited_for = False
-                with suppress(OSError):
-                    self.link.shutdown(socket.SHUT_WR)  # rank 0's store is needed no more
             self._advance(time.monotonic())
         selector.close()
 
@@ -203,17 +238,13 @@ class Supervisor:
             data = self.conn.recv(64)
         except ConnectionError:
             data = b""
-        self._end("interrupted" if data else "abandoned")
+        self.end.hurry()  # if this is the second time, or the kernel is gone
+        self.end.begin("interrupted" if data else "abandoned")
         return bool(data)
 
     def _kernel_gone(self) -> bool:
-        self._end("abandoned")
+        self.end.begin("abandoned")
         return False
-
-    def _from_ranks(self) -> bool:
-        data = self.link.recv(4096)  # whole numbers of four bytes, for they are written so
-        self.finished |= {rank for (rank,) in struct.iter_unpack("!I", data)}
-        return bool(data)
 
     def _reap(self) -> None:
         while self.running:
@@ -225,70 +256,39 @@ class Supervisor:
                 return
             rank = self.running.pop(pid, None)
             if rank is None:
-                continue  # an orphaned grandchild that came to us
-            if rank in self.finished:
-                status = 0  # however we ended the process
-            if self.ending in ("not yet", "waiting") or not os.WIFSIGNALED(status):
-                self.status[rank] = (status, time.time())  # otherwise it was stopped by us
+                continue  # an orphaned grandchild that we adopted
+            if self.end.step in ("not yet", "waiting") or not os.WIFSIGNALED(status):
+                self.status[rank] = (status, time.time())  # otherwise we stopped it
             if status != 0:
-                self._end("failed", FAIL_GRACE_S)
-
-    def _end(self, cause: str, grace_s: float = 0.0) -> None:
-        """Begin to end the launch, for the first cause that is told."""
-        if self.ending == "not yet":
-            self.cause, self.ending, self.ends_at = cause, "waiting", time.monotonic() + grace_s
+                self.end.begin("failed", FAIL_GRACE_S)
 
     def _advance(self, now: float) -> None:
-        if self.ending == "not yet":
+        if self.end.step == "not yet":
             if now >= self.timeout_at:
-                self._end("timeout")
+                self.end.begin("timeout")
             elif self.kernel_fd is None and kernel_ended(self.request.kernel_pid):
-                self._end("abandoned")
-            elif any(entry.stat().st_size > LOG_LIMIT_BYTES for entry in os.scandir(self.folder) if entry.name.endswith(".log")):
-                self._end("log limit")
+                self.end.begin("abandoned")
+            elif any(
+                _size(entry) > LOG_LIMIT_BYTES for entry in os.scandir(self.folder) if entry.name.endswith(".log")
+            ):
+                self.end.begin("log limit")
             elif any((self.folder / f"rank{rank}.error.json").exists() for rank in self.running.values()):
-                self._end("failed", EXIT_GRACE_S)  # a thread or an exit handler may hold the process for ever
-        if now < self.ends_at or not self.running:
-            return
-        if self.ending == "waiting":
-            if self.cause in ("failed", "timeout"):
-                self._dump_stacks()
-            self.ending, self.ends_at = "terminating", time.monotonic() + TERM_GRACE_S
-            for pid in self.running:
-                send(pid, signal.SIGTERM)
-        elif self.ending == "terminating":
-            self.ending, self.ends_at = "killing", float("inf")
-            for pid in self.running:
-                send(pid, signal.SIGKILL)
+                self.end.begin("failed", EXIT_GRACE_S)  # a thread or an exit handler may hold the process for ever
+        self.end.advance(now)
 
-    def _dump_stacks(self) -> None:
-        """Have every rank that still runs write where it stands, and wait until all have stopped writing."""
-        pids = self._rank_pids()
-        for pid in pids.values():
-            send(pid, child.DUMP_SIGNAL)
-        sizes: list[int] = []
-        until = time.monotonic() + DUMP_S
-        while time.monotonic() < until:
-            time.sleep(0.05)
-            paths = [self.folder / f"rank{rank}.stack" for rank in pids]
-            now = [path.stat().st_size if path.exists() else 0 for path in paths]
-            if now == sizes and all(now):
-                return
-            sizes = now
 
-    def _rank_pids(self) -> dict[int, int]:
-        """rank -> pid of the ranks that still run, also of those that a launcher started."""
-        if not self.request.command:
-            return {rank: pid for pid, rank in self.running.items()}
-        pids = {}
-        for rank in range(self.request.world_size):
-            try:
-                pid = int((self.folder / f"rank{rank}.pid").read_text().split()[0])
-            except (OSError, ValueError, IndexError):
-                continue
-            if pid in set(descendants()):
-                pids[rank] = pid
-        return pids
+def _execute(command: list[str], **how: Any) -> int:
+    """Execute a program in a process group of its own; returns its pid. We reap it ourselves."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, **how)
+    process.returncode = 0
+    return process.pid
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # it has gone since the folder was read
+        return 0
 
 
 def _note_crash(folder: str) -> None:
@@ -313,27 +313,6 @@ def main() -> None:
     except LaunchLost:
         return
     supervise(conn, request, watch_kernel(request.kernel_pid), renew=None)
-
-
-def watch_kernel(pid: int) -> int | None:
-    """A descriptor that becomes readable when the kernel ends: a closed socket is not enough, for what the kernel forks may hold it open.
-
-    None where the system has no such descriptor; then `kernel_ended` has to be asked from time to time.
-    """
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        os._exit(0)
-    except (AttributeError, OSError):  # not Linux, or one without this call
-        return None
-
-
-def kernel_ended(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 if __name__ == "__main__":

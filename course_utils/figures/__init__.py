@@ -1,51 +1,38 @@
-"""Every plot of the course. Each function returns a `Figure`, which shows itself with a sentence that says what to see."""
+"""Every plot of the course. Each function returns a `Figure`, which shows itself with a sentence that says what to see.
 
-from .brackets import brackets
-from .break_even import break_even
-from .compare import bars, lines, speedup
-from .formats import formats
-from .histogram import histogram
-from .look import Figure
-from .memory import memory
-from .outcomes import outcomes
-from .pages import pages
-from .parts import parts
-from .pictures import images
-from .ranks import rank_timeline, who_has_what
-from .ratios import ratios
-from .residuals import Residuals, residuals
-from .ring import collectives, ring
-from .scale import loss_scale
-from .schedule import schedule
-from .script_diff import Diff, diff
-from .sizes import sizes
-from .ways import ways
+A module is imported when you first ask for one of its figures, here or as `from course_utils.figures import bars`.
+What only one lesson draws is in the module next to its notebook, `notebooks/lesson_NN.py`.
+"""
 
-__all__ = [
-    "Diff",
-    "Figure",
-    "Residuals",
-    "bars",
-    "brackets",
-    "break_even",
-    "collectives",
-    "diff",
-    "formats",
-    "histogram",
-    "images",
-    "lines",
-    "loss_scale",
-    "memory",
-    "outcomes",
-    "pages",
-    "parts",
-    "rank_timeline",
-    "ratios",
-    "residuals",
-    "ring",
-    "schedule",
-    "sizes",
-    "speedup",
-    "ways",
-    "who_has_what",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_MODULES = {
+    "canvas": ("Figure",),
+    "collective_sizes": ("sizes",),
+    "curves": ("lines",),
+    "image_grid": ("images",),
+    "labelled_bars": ("bars",),
+    "residual_table": ("Residuals", "residuals"),
+    "samples_seen": ("who_has_what",),
+    "scaling": ("speedup",),
+    "stacked_memory": ("memory",),
+    "stacked_times": ("parts",),
+    "timeline": ("rank_timeline",),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no figure {name!r}; there are {', '.join(__all__)}")
+    globals()[name] = found = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,13 +10,17 @@ from . import Cluster, LocalSlurmError, default_folder, find, node_states, up
 
 def main() -> int:
     """Do what the command line says; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m course_utils.local_slurm", description="A real Slurm on this one machine, to learn with.")
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.local_slurm", description="A real Slurm on this one machine, to learn with."
+    )
     parser.add_argument("what", choices=["up", "down", "status", "rate"])
-    parser.add_argument("value", nargs="?", help="of `rate`: what each node may send, as in 1gbit or 100mbit; none takes the limit away")
+    parser.add_argument(
+        "value", nargs="?", help="for `rate`: how much each node may send, as in 1gbit or 100mbit; none lifts the limit"
+    )
     parser.add_argument("--nodes", type=int, default=2, help="2 to 8")
-    parser.add_argument("--rate", help="what each node may send, as in 1gbit")
-    parser.add_argument("--folder", help=f"where its state lies; otherwise {default_folder()}")
-    parser.add_argument("--one-host", action="store_true", help="no networks and names of their own for the nodes")
+    parser.add_argument("--rate", help="how much each node may send, as in 1gbit")
+    parser.add_argument("--folder", help=f"where to keep its state; default {default_folder()}")
+    parser.add_argument("--one-host", action="store_true", help="give the nodes no networks and names of their own")
     asked = parser.parse_args()
     try:
         if asked.what == "up":
@@ -24,7 +28,7 @@ def main() -> int:
         else:
             cluster = find(asked.folder)
         if cluster is None:
-            print("no local Slurm runs here")
+            print("no local Slurm is running here")
             return 0 if asked.what == "down" else 1
         if asked.what == "down":
             cluster.down()
@@ -36,7 +40,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if not cluster.running():
-        print(f"the local Slurm in {cluster.folder} is broken; take it down")
+        print(f"the local Slurm in {cluster.folder} is broken; `down` ends it")
         return 1
     where = dict(zip(cluster.nodes, cluster.addresses, strict=True))
     print("\n".join(f"{name}  {where[name]}  {state}" for name, state in node_states(cluster).items()))

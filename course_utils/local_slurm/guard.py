@@ -1,4 +1,4 @@
-"""Ends a local Slurm when the process that uses it has ended, however that was: a kernel that is killed says no goodbye."""
+"""End a local Slurm when the process that uses it has ended, however it ended: a killed kernel says no goodbye."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import sys
 import time
 from pathlib import Path
 
-from . import Cluster, _start_time, find
+from .cluster import Cluster, find, start_time
 
 LOOK_S = 0.5
 
 
 def watch(cluster: Cluster) -> None:
-    """Take `cluster` down when this process ends. A small process of its own looks after that; it ends with the cluster."""
+    """Take `cluster` down when this process ends. A small process watches for that; it ends with the cluster."""
     command = [sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), cluster.folder]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)}
     process = subprocess.Popen(
-        command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command,
+        env=env,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     process.returncode = 0  # it outlives us, and nobody waits for it
 
@@ -26,8 +32,8 @@ def watch(cluster: Cluster) -> None:
 def main() -> int:
     """`python -m course_utils.local_slurm.guard PID FOLDER`: wait for the end of the process or of the cluster."""
     pid, folder = int(sys.argv[1]), sys.argv[2]
-    started = _start_time(pid)
-    while started is not None and _start_time(pid) == started:
+    started = start_time(pid)
+    while started is not None and start_time(pid) == started:
         if find(folder) is None:
             return 0
         time.sleep(LOOK_S)

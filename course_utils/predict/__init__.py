@@ -1,9 +1,10 @@
-"""The cost model: what a run should cost, from numbers that were measured or published. Pure functions, no torch.
+"""The cost model: predict what a run costs from measured or published numbers. Pure functions, no torch.
 
-Times are in seconds, sizes in bytes, rates per second, unless a name says otherwise. Every function names the source of its formula, and every
-number that is not an argument stands in `constants`. `python -m course_utils.predict FILE.json` predicts published cases.
+Times are in seconds, sizes in bytes and rates per second, unless a name says otherwise. Every function cites the source
+of its formula. Numbers that aren't arguments are in `constants`. `experiments` predicts published cases.
 """
 
+from ..spans import Span
 from .choose import Choice, Strategy, Training, choose, strategies
 from .cluster import Budget, Cluster, ParallelRun, gpus_for_deadline, parallel_3d
 from .collectives import (
@@ -15,7 +16,6 @@ from .collectives import (
     bus_bandwidth,
     from_bus_bandwidth,
     hierarchical_all_reduce,
-    hierarchical_from_sweeps,
     reduce_scatter,
     ring_all_reduce,
     ring_factor,
@@ -23,111 +23,41 @@ from .collectives import (
     two_point_all_reduce,
 )
 from .compiling import BreakEven, crossing
-from .data_parallel import DDPStep, Layer, Span, buckets, ddp_step, equal_layers
+from .data_parallel import DDPStep, Layer, buckets, ddp_step, equal_layers
 from .loading import LoaderRun, copy_s, loader_run, workers_needed
-from .memory import ModelStates, checkpoint_chain, pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory, zero_traffic
+from .memory import (
+    ModelStates,
+    checkpoint_chain,
+    pipeline_activation_bytes,
+    recompute_time,
+    transformer_activation_bytes,
+    zero_memory,
+    zero_traffic,
+)
 from .number_formats import FORMATS, Format
 from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, ddp_traffic
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
-from .precision import Bracket, Kernel, amp_bracket, amp_speedup, roofline_s
+from .precision import Bracket, amp_bracket
 from .profile import Bottleneck, bottleneck, speedup_without
 from .remote import ServerRun, async_calls, delayed_sgd, largest_rate, parameter_server, sync_calls
 from .ring import ring_chunk, ring_held
-from .saving import lost_share, save_interval
-from .scaling import AmdahlFit, amdahl, data_parallel_step, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
+from .saving import daly_interval, lost_share, lost_to_failures, save_interval
+from .scaling import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
 from .sharded import ShardedStep, fsdp_step
-from .transformer import TensorParallelStep, Transformer, hfu, iteration_s, mfu, tensor_parallel_step, training_days, training_s, utilisation
+from .transformer import TensorParallelStep, Transformer, iteration_s, mfu, tensor_parallel_step, training_days
 
 __all__ = [
-    "FORMATS",
-    "AmdahlFit",
-    "Bottleneck",
-    "Bracket",
-    "BreakEven",
-    "Budget",
-    "Choice",
-    "Cluster",
-    "DDPStep",
-    "Format",
-    "Kernel",
-    "Layer",
-    "Link",
-    "LoaderRun",
-    "ModelStates",
-    "ParallelRun",
-    "PipelineRun",
-    "ServerRun",
-    "ShardedStep",
-    "SizeSweep",
-    "Span",
-    "Strategy",
-    "TensorParallelStep",
-    "Traffic",
-    "Training",
-    "Transformer",
-    "all_gather",
-    "all_reduce",
-    "amdahl",
-    "amp_bracket",
-    "amp_speedup",
-    "async_calls",
-    "bottleneck",
-    "broadcast",
-    "bubble_fraction",
-    "buckets",
-    "bus_bandwidth",
-    "checkpoint_chain",
-    "choose",
-    "copy_s",
-    "crossing",
-    "data_parallel_memory",
-    "data_parallel_step",
-    "data_parallel_traffic",
-    "ddp_step",
-    "ddp_traffic",
-    "delayed_sgd",
-    "efficiency",
-    "equal_layers",
-    "fit_amdahl",
-    "from_bus_bandwidth",
-    "fsdp_step",
-    "gpus_for_deadline",
-    "gustafson",
-    "hfu",
-    "hierarchical_all_reduce",
-    "hierarchical_from_sweeps",
-    "iteration_s",
-    "karp_flatt",
-    "largest_rate",
-    "loader_run",
-    "lost_share",
-    "mfu",
-    "parallel_3d",
-    "parameter_server",
-    "pipeline_activation_bytes",
-    "pipeline_speedup",
-    "recompute_time",
-    "reduce_scatter",
-    "ring_all_reduce",
-    "ring_chunk",
-    "ring_factor",
-    "ring_held",
-    "roofline_s",
-    "save_interval",
-    "simulate_pipeline",
-    "slowest_of",
-    "speedup_without",
-    "spread_stages",
-    "strategies",
-    "sync_calls",
-    "tensor_parallel_step",
-    "training_days",
-    "training_s",
-    "transformer_activation_bytes",
-    "tree_all_reduce",
-    "two_point_all_reduce",
-    "utilisation",
-    "workers_needed",
-    "zero_memory",
+    "FORMATS", "AmdahlFit", "Bottleneck", "Bracket", "BreakEven", "Budget", "Choice", "Cluster", "DDPStep",
+    "Format", "Layer", "Link", "LoaderRun", "ModelStates", "ParallelRun", "PipelineRun", "ServerRun", "ShardedStep",
+    "SizeSweep", "Span", "Strategy", "TensorParallelStep", "Traffic", "Training", "Transformer", "all_gather",
+    "all_reduce", "amdahl", "amp_bracket", "async_calls", "bottleneck", "broadcast", "bubble_fraction", "buckets",
+    "bus_bandwidth", "checkpoint_chain", "choose", "copy_s", "crossing", "daly_interval", "data_parallel_memory",
+    "data_parallel_traffic", "ddp_step", "ddp_traffic", "delayed_sgd", "efficiency", "equal_layers", "fit_amdahl",
+    "from_bus_bandwidth", "fsdp_step", "gpus_for_deadline", "gustafson", "hierarchical_all_reduce", "iteration_s",
+    "karp_flatt", "largest_rate", "loader_run", "lost_share", "lost_to_failures", "mfu", "parallel_3d",
+    "parameter_server", "pipeline_activation_bytes", "pipeline_speedup", "recompute_time", "reduce_scatter",
+    "ring_all_reduce", "ring_chunk", "ring_factor", "ring_held", "save_interval", "simulate_pipeline", "slowest_of",
+    "speedup_without", "spread_stages", "strategies", "sync_calls", "tensor_parallel_step", "training_days",
+    "transformer_activation_bytes", "tree_all_reduce", "two_point_all_reduce", "workers_needed", "zero_memory",
     "zero_traffic",
-]
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`python -m course_utils.predict FILE.json [--json]`: predict published cases, and say how far each prediction is off."""
+"""Predict published cases from a file, and say how far each prediction is off."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .cases import CLASSES, Prediction, predict_case
+from ..table import Table
+from .experiments import CLASSES, Prediction, predict_case
 
 EPILOG = f"""\
-FILE holds a list of cases, or an object whose "cases" is one. A case has an id, a class (cls), the inputs of that class, the observed value, and usually
-a unit, a role and a note. Classes: {", ".join(sorted(CLASSES))}.
+FILE is JSON: a list of cases, or an object with that list under "cases". A case has an id, a class (cls), the inputs of
+that class, the observed value, and usually a unit, a role and a note. Classes: {", ".join(sorted(CLASSES))}.
 
-error is predicted / observed - 1; for a bracket (amp_bound) it is how far the observed value lies outside. A class is summed up without its
-counterexamples, on which the model is known to fail for the reason in their note.
+error is predicted / observed - 1. For a bracket (amp_bound) it is how far outside the observed value lies. The summary
+of a class leaves out its counterexamples: the model is known to fail on them, and their note says why.
 
-exit code: 0 when every case was predicted; 1 when at least one could not be (unknown class, bad input): it is named, and the rest is predicted;
-2 when FILE cannot be read as a list of cases. How good the predictions are does not change it.
+exit code: 0 when every case was predicted; 1 when some could not be (unknown class, bad input): the output names them
+and predicts the rest; 2 when FILE is not a readable list of cases. Bad predictions do not change the exit code.
 """
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a class, or all cases of a role, came out. Errors are absolute and relative; `worst` is the id of the largest."""
+    """The relative errors, without sign, of one class or of all cases in a role. `worst` is the id of the case with the
+    largest."""
 
     name: str
     n: int
@@ -39,16 +41,24 @@ class Summary:
 
 
 def summarise(name: str, predictions: Sequence[Prediction]) -> Summary:
-    """Counterexamples and cases without prediction are counted, but not in the errors."""
+    """Count counterexamples and cases without a prediction, but leave both out of the errors."""
     against = [p for p in predictions if p.role == "counterexample"]
     failed = [p for p in predictions if p.problem]
     counted = [(abs(p.error), p.id) for p in predictions if p.error is not None and p.role != "counterexample"]
     worst = max(counted, default=(None, ""))
-    return Summary(name, len(counted), median(e for e, _ in counted) if counted else None, worst[0], worst[1], len(against), len(failed))
+    return Summary(
+        name,
+        len(counted),
+        median(e for e, _ in counted) if counted else None,
+        worst[0],
+        worst[1],
+        len(against),
+        len(failed),
+    )
 
 
 def load_cases(path: str) -> list[Any]:
-    """The cases of a file. Raises ValueError with one sentence when there are none to be had."""
+    """Read the cases in a file. Raises ValueError when it can't be read or has no list of cases."""
     try:
         raw = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
@@ -57,7 +67,7 @@ def load_cases(path: str) -> list[Any]:
         raise ValueError(f"{path} is not JSON: {problem}") from None
     cases = raw.get("cases") if isinstance(raw, dict) else raw
     if not isinstance(cases, list):
-        raise ValueError(f'{path} holds no list of cases: the file is a list, or an object whose "cases" is one')
+        raise ValueError(f'{path} has no list of cases: write a JSON list, or an object with that list under "cases"')
     return cases
 
 
@@ -70,21 +80,22 @@ def _value(value: float | None) -> str:
 
 
 def table(predictions: Sequence[Prediction]) -> list[str]:
-    """One line a case, and one more where there is something to say."""
+    """A line for each case, and a second one where there's something to explain."""
     rows = [("id", "class", "role", "predicted", "observed", "error", "unit")]
     for p in predictions:
         predicted = _value(p.predicted) if p.low is None or p.high is None else f"{_value(p.low)} to {_value(p.high)}"
-        rows.append((p.id, p.cls, p.role, predicted, _value(p.observed), _percent(p.error, signed=p.low is None), p.unit))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    right = {3, 4, 5}
-    lines = ["  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+        rows.append(
+            (p.id, p.cls, p.role, predicted, _value(p.observed), _percent(p.error, signed=p.low is None), p.unit)
+        )
+    lines = str(Table(rows[0], rows[1:], "lllrrrl")).split("\n")
     shown = lines[:1]
     for p, line in zip(predictions, lines[1:], strict=True):
         shown.append(line)
         if p.problem:
             shown.append(f"    not predicted: {p.problem}")
         if p.role == "counterexample" and p.error is not None:
-            shown.append(f"    counterexample, off by {_percent(abs(p.error))}, because {p.cause or 'of what the case does not say'}")
+            why = f", because {p.cause}" if p.cause else "; the case gives no reason"
+            shown.append(f"    counterexample, off by {_percent(abs(p.error))}{why}")
         elif p.low is not None and p.error and p.note:
             shown.append(f"    outside the bracket: {p.note}")
         if p.unused:
@@ -93,7 +104,7 @@ def table(predictions: Sequence[Prediction]) -> list[str]:
 
 
 def summary_line(s: Summary, width: int) -> str:
-    """The one line of a class."""
+    """The line that sums up a class or a role."""
     text = f"{s.name.ljust(width)}  n {s.n:3d}"
     if s.n:
         text += f"  median {_percent(s.median_error):>6}  worst {_percent(s.worst_error):>6}  ({s.worst})"
@@ -103,12 +114,15 @@ def summary_line(s: Summary, width: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns its exit code."""
+    """Run the command. Returns its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m course_utils.predict", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m course_utils.predict",
+        description=__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE.json")
-    parser.add_argument("--json", action="store_true", help="write everything as one JSON object to stdout")
+    parser.add_argument("--json", action="store_true", help="print everything as one JSON object")
     options = parser.parse_args(arguments)
     try:
         cases = load_cases(options.file)
@@ -125,7 +139,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     roles = [summarise(f"all {role}", members) for role, members in by_role.items() if role != "counterexample"]
     failed = [p for p in predictions if p.problem]
     if options.json:
-        answer = {"cases": [asdict(p) for p in predictions], "classes": [asdict(s) for s in classes], "roles": [asdict(s) for s in roles]}
+        answer = {
+            "cases": [asdict(p) for p in predictions],
+            "classes": [asdict(s) for s in classes],
+            "roles": [asdict(s) for s in roles],
+        }
         print(json.dumps(answer, indent=1))
     else:
         width = max((len(s.name) for s in [*classes, *roles]), default=0)

@@ -1,4 +1,4 @@
-"""Which way to train a model that may not fit: each strategy's memory on a device and step time, and which to take."""
+"""Choose how to train a model that may not fit: what each strategy needs in memory and time, and which one to take."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..units import readable
-from ._check import count, not_negative, positive
 from .data_parallel import Layer, ddp_step
 from .memory import ModelStates, checkpoint_chain, zero_memory
 from .pipeline import simulate_pipeline
 from .sharded import fsdp_step
+from .validation import count, not_negative, positive
 
-ALIKE = 0.02  # steps that differ by less count as equal; the simpler strategy is then taken
+ALIKE = 0.02  # steps closer than this count as equal, and the simpler strategy wins
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model of equal layers and what one rank's batch costs on one device. Seconds and bytes.
+    """A model of equal layers, and what one rank's batch costs on one device, in seconds and bytes.
 
-    `forward_s` and `backward_s` are of the whole model. `activation_bytes` is what a forward pass keeps for backward, `boundary_bytes` the output of one layer.
-    Weights, gradients and optimizer state take so many bytes for each parameter; 4, 4, 8 is Adam in single precision.
+    `forward_s` and `backward_s` are for the whole model. `activation_bytes` is what a forward pass keeps for backward,
+    and `boundary_bytes` is the output of one layer. `weight_bytes`, `gradient_bytes` and `optimizer_bytes` are per
+    parameter: 4, 4, 8 is Adam in single precision.
     """
 
     params: float
@@ -36,13 +37,12 @@ class Training:
     def __post_init__(self) -> None:
         count(layers=self.layers)
         positive(params=self.params)
-        names = ("forward_s", "backward_s", "activation_bytes", "boundary_bytes", "weight_bytes", "gradient_bytes", "optimizer_bytes")
-        not_negative(**{name: getattr(self, name) for name in names})
+        not_negative(**vars(self))
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """What one way to train needs on the fullest device, in bytes, and how long its step is."""
+    """One way to train: the bytes it needs on the fullest device, and the seconds of a step."""
 
     name: str
     states: ModelStates
@@ -57,7 +57,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Choice:
-    """The strategy to take, None where none fits, and why, in words."""
+    """The strategy to take, or None if none fits, and why."""
 
     best: Strategy | None
     reason: str
@@ -73,12 +73,16 @@ def strategies(
     micro_batches: int = 8,
     interference: float = 0.0,
 ) -> list[Strategy]:
-    """The ways to train on `ranks` devices, the simplest first; in all of them a step computes `ranks` batches.
+    """The ways to train on `ranks` devices, simplest first. In each of them a step computes `ranks` batches.
 
-    DDP, ZeRO-1 and FSDP as in `ddp_step`, `zero_memory` and `fsdp_step`; FSDP holds the weights of two layers and the gradients of one besides its share.
-    "recompute" keeps about sqrt(layers) layers' activations and computes forward twice (`checkpoint_chain`). The pipeline is 1F1B with a stage on each
-    device; its first stage holds `ranks` micro-batches of its activations, or all of them where there are fewer. The functions take bytes and give
-    seconds: a sum over ranks, a gather (by its gathered size; a reduce-scatter counts the same), and a message to a neighbour. Updates are left out.
+    `ddp_step`, `zero_memory` and `fsdp_step` predict DDP, ZeRO-1 and FSDP. On top of its share, FSDP holds the weights
+    of two layers and the gradients of one. "recompute" keeps the activations of about sqrt(layers) layers and computes
+    forward twice (`checkpoint_chain`). The pipeline is 1F1B with one stage per device; its first stage holds the
+    activations of `ranks` micro-batches, or of all if there are fewer.
+
+    `all_reduce_s`, `all_gather_s` (for the gathered size; reduce-scatter costs the same) and `send_s` (to a neighbour)
+    take bytes and return seconds. Not counted: the optimizer's update, and DDP's buckets, a copy of the gradients that
+    gradient_as_bucket_view=True saves.
     """
     count(ranks=ranks, micro_batches=micro_batches)
     t, n = training, ranks
@@ -89,8 +93,12 @@ def strategies(
     kept = t.activation_bytes * min(1.0, checkpoint_chain(t.layers).held / t.layers)
 
     def states(stage: int) -> ModelStates:
-        parts = {"weight_bytes": t.weight_bytes, "gradient_bytes": t.gradient_bytes, "optimizer_bytes": t.optimizer_bytes}
-        return zero_memory(t.params, n, stage, **parts)
+        return zero_memory(
+            *(t.params, n, stage),
+            weight_bytes=t.weight_bytes,
+            gradient_bytes=t.gradient_bytes,
+            optimizer_bytes=t.optimizer_bytes,
+        )
 
     def ddp(layers: Sequence[Layer]) -> float:
         return ddp_step(layers, all_reduce_s, interference=interference).total_s
@@ -108,14 +116,16 @@ def strategies(
         Strategy("FSDP, weights kept", states(2), 0.0, t.activation_bytes, fsdp(each, False)),
         Strategy("FSDP", states(3), working, t.activation_bytes, fsdp(each, True)),
         Strategy("FSDP, recompute", states(3), working, kept, fsdp(again, True)),
-        Strategy("pipeline", states(3), 0.0, t.activation_bytes * min(n, micro_batches) / micro_batches, pipeline.total_s),
+        Strategy(
+            "pipeline", states(3), 0.0, t.activation_bytes * min(n, micro_batches) / micro_batches, pipeline.total_s
+        ),
     ]
 
 
 def choose(options: Sequence[Strategy], memory_bytes: float) -> Choice:
-    """The fastest of those that fit into `memory_bytes`; of steps that are alike within 2%, the one that stands first.
+    """Take the fastest strategy that fits in `memory_bytes`. Among steps within 2% of the fastest, take the first.
 
-    Raises ValueError without options or for a memory that is not above zero.
+    Raises ValueError for no options, or for memory that isn't above zero.
     """
     positive(memory_bytes=memory_bytes)
     if not options:
@@ -124,16 +134,20 @@ def choose(options: Sequence[Strategy], memory_bytes: float) -> Choice:
     fit = [o for o in options if o.memory_bytes <= memory_bytes]
     if not fit:
         least = min(options, key=lambda o: o.memory_bytes)
-        return Choice(None, f"none fits: {least.name} needs least, {readable('bytes', least.memory_bytes)}, and {has}; take more devices or a smaller batch")
+        return Choice(
+            None,
+            f"none fits: even {least.name} needs {readable('bytes', least.memory_bytes)}, and {has}. Try more devices"
+            " or a smaller batch",
+        )
     fastest = min(o.step_s for o in fit)
     best = next(o for o in fit if o.step_s <= fastest * (1 + ALIKE))
     first = options[0]
     why = [f"{best.name} needs {readable('bytes', best.memory_bytes)} and {has}"]
     if first is not best:
-        lack = "does not fit" if first not in fit else f"takes {readable('s', first.step_s)}"
+        lack = "doesn't fit" if first not in fit else f"takes {readable('s', first.step_s)}"
         why.append(f"{first.name} {lack} ({readable('bytes', first.memory_bytes)})")
     others = [o for o in fit if o is not best and o is not first]
     if others:
         second = min(others, key=lambda o: o.step_s)
-        why.append(f"a step takes {readable('s', best.step_s)}, with {second.name} {readable('s', second.step_s)}")
+        why.append(f"a step takes {readable('s', best.step_s)}; {second.name} takes {readable('s', second.step_s)}")
     return Choice(best, "; ".join(why))

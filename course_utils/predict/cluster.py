@@ -1,4 +1,4 @@
-"""Whole runs on many GPUs: tensor, pipeline and data parallel together, and how many GPU hours a deadline costs."""
+"""Predict whole runs on many GPUs: tensor, pipeline and data parallelism together, and the GPU hours of a deadline."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ._check import count, fraction, not_negative, one_of, positive
 from .collectives import Link, hierarchical_all_reduce, ring_all_reduce
 from .constants import GPUS_PER_NODE, HOP_S, NETWORK_HOP_S
 from .memory import RECOMPUTE, transformer_activation_bytes, zero_memory
 from .pipeline import simulate_pipeline
 from .schedules import SCHEDULES
 from .transformer import Transformer, mfu, tensor_parallel_step
+from .validation import count, fraction, not_negative, one_of, positive
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """GPUs of one kind. `flops_per_gpu` is what large matrix products reach (FLOP/s), rates are per GPU and direction (B/s)."""
+    """GPUs of one kind. `flops_per_gpu` is what large matrix products reach (FLOP/s). Rates are per GPU and direction
+    (B/s)."""
 
     gpus: int
     peak_flops: float
@@ -29,7 +30,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         count(gpus=self.gpus, per_node=self.per_node)
-        positive(**{k: getattr(self, k) for k in ("peak_flops", "flops_per_gpu", "memory_bytes", "inside_Bps", "between_Bps")})
+        positive(**vars(self))
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ParallelRun:
 
     step_s: float
     pipeline_s: float  # forward and backward of all micro-batches, bubbles and tensor-parallel traffic included
-    data_parallel_s: float  # the sum of gradients after it
+    data_parallel_s: float  # summing the gradients afterwards
     bubble: float  # fraction of the pipeline's time
     tokens_per_s: float
     mfu: float
@@ -67,33 +68,44 @@ def parallel_3d(
     recompute: str = "selective",
     zero_stage: int = 1,
 ) -> ParallelRun:
-    """A step of `global_batch` sequences: layers split over `tensor` ranks of a node and `pipeline` stages, and the rest of the GPUs are replicas.
+    """Predict a step of `global_batch` sequences, with the layers split over `tensor` ranks of a node and over
+    `pipeline` stages. The other GPUs hold replicas.
 
-    Each stage's time is a `tensor_parallel_step` of its layers (with sequence parallelism for memory), the pipeline is simulated, the embedding's
-    logits load the last stage, and gradients (2 bytes) are summed over replicas after the last backward, unhidden. Narayanan et al.,
-    arXiv 2104.04473, sections 2 and 3. Raises ValueError when layers, GPUs or batch do not divide.
+    A stage takes a `tensor_parallel_step` of its layers; its memory counts on sequence parallelism. The pipeline is
+    simulated, and its last stage also computes the logits. The gradients (2 bytes each) are summed over the replicas
+    after the last backward, with nothing to hide behind. Narayanan et al., arXiv 2104.04473, sections 2 and 3. Raises
+    ValueError when layers, GPUs or batch don't divide evenly.
     """
     count(tensor=tensor, pipeline=pipeline, global_batch=global_batch, micro_batch=micro_batch, chunks=chunks)
     one_of(RECOMPUTE, recompute=recompute)
     one_of(SCHEDULES, schedule=schedule)
     data, left = divmod(cluster.gpus, tensor * pipeline)
     if left or not data:
-        raise ValueError(f"{cluster.gpus} GPUs do not divide into replicas of {tensor} x {pipeline}")
+        raise ValueError(f"{cluster.gpus} GPUs do not divide evenly into replicas of {tensor} x {pipeline}")
     if tensor > cluster.per_node:
-        raise ValueError(f"tensor parallel ranks share a node of {cluster.per_node} GPUs; got {tensor}")
+        raise ValueError(f"tensor-parallel ranks share a node, and a node has {cluster.per_node} GPUs; got {tensor}")
     parts = pipeline * chunks
     if model.layers % parts:
-        raise ValueError(f"{model.layers} layers do not divide over {parts} parts of a pipeline")
+        raise ValueError(f"{model.layers} layers do not divide evenly over {parts} parts of a pipeline")
     m, left = divmod(global_batch, data * micro_batch)
     if left or not m:
-        raise ValueError(f"a batch of {global_batch} does not divide over {data} replicas in micro-batches of {micro_batch}")
+        raise ValueError(
+            f"a batch of {global_batch} does not divide evenly over {data} replicas in micro-batches of {micro_batch}"
+        )
 
-    # One part of the pipeline: its layers without the embedding, whose logits belong to the last part.
+    # The layers without the embedding: only the last part of the pipeline computes logits.
     body = Transformer(model.layers, model.hidden, 1, model.seq, model.heads)
-    whole = tensor_parallel_step(body, micro_batch, tensor, flops_per_gpu=cluster.flops_per_gpu, busbw_Bps=cluster.inside_Bps, recompute=recompute)
+    whole = tensor_parallel_step(
+        body,
+        micro_batch,
+        tensor,
+        flops_per_gpu=cluster.flops_per_gpu,
+        busbw_Bps=cluster.inside_Bps,
+        recompute=recompute,
+    )
     share = {"none": 1 / 3, "selective": 1 / 3, "full": 1 / 4}[recompute]
     forward_s = whole.total_s * share / parts
-    backward_s = whole.total_s * (1 - share) / parts  # with what it recomputes
+    backward_s = whole.total_s * (1 - share) / parts  # including what it recomputes
     logits_s = 2 * micro_batch * model.seq * model.hidden * model.vocab / (tensor * cluster.flops_per_gpu)
     forwards, backwards = [forward_s] * parts, [backward_s] * parts
     forwards[-1] += logits_s
@@ -110,7 +122,13 @@ def parallel_3d(
         recompute=recompute,
     )
     run = simulate_pipeline(
-        schedule, forwards, m, backward_s=backwards, chunks=chunks, comm_s=hop if pipeline > 1 else 0.0, activation_bytes=layer_bytes * model.layers / parts
+        schedule,
+        forwards,
+        m,
+        backward_s=backwards,
+        chunks=chunks,
+        comm_s=hop if pipeline > 1 else 0.0,
+        activation_bytes=layer_bytes * model.layers / parts,
     )
 
     params = body.params / (tensor * pipeline) + model.vocab * model.hidden / tensor
@@ -126,15 +144,25 @@ def parallel_3d(
     states = zero_memory(params, data, zero_stage).total
     step_s = run.total_s + sum_s
     tokens = global_batch * model.seq
-    used = mfu(tokens / step_s, params=model.params, layers=model.layers, hidden=model.hidden, seq=model.seq, gpus=cluster.gpus, peak_flops=cluster.peak_flops)
+    used = mfu(
+        tokens / step_s,
+        params=model.params,
+        layers=model.layers,
+        hidden=model.hidden,
+        seq=model.seq,
+        gpus=cluster.gpus,
+        peak_flops=cluster.peak_flops,
+    )
     activations = max(run.peak_bytes)
     fits = states + activations <= cluster.memory_bytes
-    return ParallelRun(step_s, run.total_s, sum_s, run.bubble, tokens / step_s, used, states, activations, fits, data, m)
+    return ParallelRun(
+        step_s, run.total_s, sum_s, run.bubble, tokens / step_s, used, states, activations, fits, data, m
+    )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The fewest GPUs that meet a deadline, the hours until they are done, the GPU hours, and their price."""
+    """The fewest GPUs that meet a deadline: the hours until they finish, the GPU hours, and their price."""
 
     gpus: int
     hours: float
@@ -151,10 +179,12 @@ def gpus_for_deadline(
     price_per_gpu_hour: float = 0.0,
     most: int = 16_384,
 ) -> Budget | None:
-    """How many GPUs finish `one_gpu_hours` of work within `deadline_hours`, waiting in the queue included; None when no number up to `most` does.
+    """Find the fewest GPUs that finish `one_gpu_hours` of work within `deadline_hours`, including the wait in the
+    queue. Returns None when even `most` can't.
 
-    `efficiency(n)` is the speed-up on n GPUs over n (0 to 1), from a model or from runs; `queue_hours` a number or a function of n. Tries powers of
-    two, since jobs are given whole nodes. Time to finish is queue + work / (n efficiency), and the GPU hours are n times the second part.
+    `efficiency(n)` is the speed-up on n GPUs divided by n (0 to 1), from a model or from runs. `queue_hours` is a
+    number or a function of n. Only powers of two are tried, since jobs get whole nodes. The work takes
+    one_gpu_hours / (n efficiency) after the queue, and the GPU hours are n times that.
     """
     positive(one_gpu_hours=one_gpu_hours, deadline_hours=deadline_hours)
     not_negative(price_per_gpu_hour=price_per_gpu_hour)

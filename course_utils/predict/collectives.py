@@ -1,8 +1,8 @@
-"""What collectives cost: from a latency and a bandwidth, or from sizes that were measured.
+"""Predict what collectives cost, from a latency and a bandwidth or from a sweep of measured sizes.
 
-`n` counts ranks, `nbytes` is the size of the tensor that ends up on every rank (for reduce-scatter: that every rank starts with), and a
-time is the time until the last rank is done. n = 1 sends nothing and costs nothing. Where a function takes a link, a `SizeSweep` of measured
-messages between two neighbours may stand for it.
+`n` counts ranks. `nbytes` is the size of the tensor that every rank ends up with (for reduce-scatter: starts with). A
+time ends when the last rank is done. n = 1 sends nothing and costs nothing. Instead of a link you can pass a
+`SizeSweep` of measured messages between two neighbours.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from ._check import count, not_negative, one_of, positive
 from .constants import CHUNK_LIMIT, GPUS_PER_NODE, HOP_S
+from .validation import count, not_negative, one_of, positive
 
 # Bytes that cross each link of a ring, over the bytes of the tensor (NVIDIA/nccl-tests doc/PERFORMANCE.md).
 _RING_FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -38,13 +38,15 @@ class Link:
         positive(bandwidth_Bps=self.bandwidth_Bps)
 
     def send_s(self, nbytes: float) -> float:
-        """Seconds to send `nbytes` to a neighbour: latency + nbytes / bandwidth. Hockney, Parallel Computing 20, 1994."""
+        """Seconds to send `nbytes` to a neighbour: latency + nbytes / bandwidth. Hockney, Parallel Computing 20,
+        1994."""
         not_negative(nbytes=nbytes)
         return self.latency_s + nbytes / self.bandwidth_Bps
 
 
 def ring_all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
-    """Seconds of a ring all-reduce: 2 (n-1) messages of nbytes/n. Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009."""
+    """Seconds of a ring all-reduce: 2 (n-1) messages of nbytes/n. Patarasuk and Yuan, J. Parallel Distrib. Comput. 69,
+    2009."""
     return reduce_scatter(n, nbytes, link) + all_gather(n, nbytes, link)
 
 
@@ -61,9 +63,11 @@ def all_gather(n: int, nbytes: float, link: Link | SizeSweep) -> float:
 
 
 def tree_all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
-    """Seconds of an all-reduce up and down a pipelined double binary tree: 2 ceil(log2 n) latencies, and 2 (n-1)/n of the bytes.
+    """Seconds of an all-reduce up and down a pipelined double binary tree: 2 ceil(log2 n) latencies, and 2 (n-1)/n of
+    the bytes.
 
-    Few steps, so it wins where latency counts: small tensors, many ranks. Sanders, Speck and Träff, Parallel Computing 35, 2009; NCCL 2.4.
+    It takes few steps, so it wins where latency counts: with small tensors or many ranks. Sanders, Speck and Träff,
+    Parallel Computing 35, 2009; NCCL 2.4.
     """
     count(n=n)
     not_negative(nbytes=nbytes)
@@ -71,35 +75,34 @@ def tree_all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
 
 
 def all_reduce(n: int, nbytes: float, link: Link | SizeSweep) -> float:
-    """Seconds of the faster of ring and tree, as a library would choose."""
+    """Seconds of ring or tree, whichever is faster, as a library would choose."""
     return min(ring_all_reduce(n, nbytes, link), tree_all_reduce(n, nbytes, link))
 
 
-def hierarchical_all_reduce(nodes: int, per_node: int, nbytes: float, inside: Link | SizeSweep, between: Link | SizeSweep) -> float:
-    """Seconds of an all-reduce in three phases: reduce-scatter in each node, all-reduce of each shard between nodes, all-gather in each node.
+def hierarchical_all_reduce(
+    nodes: int, per_node: int, nbytes: float, inside: Link | SizeSweep, between: Link | SizeSweep
+) -> float:
+    """Seconds of an all-reduce in three phases: reduce-scatter in each node, all-reduce of each shard between nodes,
+    all-gather in each node.
 
-    `between` is the link of ONE rank to the other nodes; all `per_node` of them work at once, each on nbytes/per_node.
-    The phases are added: an upper bound, since libraries overlap them in part.
+    `between` is the link of ONE rank to the other nodes. All `per_node` ranks use theirs at once, each for
+    nbytes/per_node. The sum of the phases is an upper bound, since libraries overlap them in part.
     """
     count(nodes=nodes, per_node=per_node)
     shard = nbytes / per_node
-    return reduce_scatter(per_node, nbytes, inside) + all_reduce(nodes, shard, between) + all_gather(per_node, nbytes, inside)
-
-
-def hierarchical_from_sweeps(nbytes: float, per_node: int, inside: SizeSweep, between: SizeSweep) -> float:
-    """The same from measured all-reduces: `inside` among the ranks of a node, `between` among one rank of each node.
-
-    Reduce-scatter and all-gather in a node together cost what an all-reduce in it costs, so the sum is inside(nbytes) + between(nbytes/per_node).
-    """
-    count(per_node=per_node)
-    return inside(nbytes) + between(nbytes / per_node)
+    return (
+        reduce_scatter(per_node, nbytes, inside)
+        + all_reduce(nodes, shard, between)
+        + all_gather(per_node, nbytes, inside)
+    )
 
 
 def broadcast(n: int, nbytes: float, link: Link | SizeSweep, algorithm: str = "ring") -> float:
-    """Seconds to bring `nbytes` from one rank to all.
+    """Seconds to copy `nbytes` from one rank to all.
 
-    `tree`: ceil(log2 n) whole messages. `ring`: k chunks follow each other through n-1 hops, (k + n - 2) (latency + nbytes/(k bandwidth)), with
-    the best k. Chan et al., "Collective communication: theory, practice, and experience", 2007.
+    `tree`: ceil(log2 n) whole messages. `ring`: k chunks follow each other through n-1 hops, (k + n - 2) (latency +
+    nbytes/(k bandwidth)), with the best k. Chan et al., "Collective communication: theory, practice, and experience",
+    2007.
     """
     count(n=n)
     not_negative(nbytes=nbytes)
@@ -114,43 +117,58 @@ def broadcast(n: int, nbytes: float, link: Link | SizeSweep, algorithm: str = "r
 
 
 def ring_factor(collective: str, n: int) -> float:
-    """Bytes that cross each link of a ring over the bytes of the tensor: 2 (n-1)/n for all_reduce, (n-1)/n for all_gather ..."""
+    """Bytes that cross each link of a ring over the bytes of the tensor: 2 (n-1)/n for all_reduce, (n-1)/n for
+    all_gather ..."""
     one_of(tuple(_RING_FACTOR), collective=collective)
     count(n=n)
     return _RING_FACTOR[collective](n) if n > 1 else 0.0
 
 
 def bus_bandwidth(nbytes: float, seconds: float, n: int, collective: str = "all_reduce") -> float:
-    """Bytes per second on each link, as nccl-tests prints in its busbw column: the rate that can be held against a link's specification."""
+    """Bytes per second on each link, the busbw column of nccl-tests. This is the rate to compare with a link's
+    specification."""
     not_negative(nbytes=nbytes)
     positive(seconds=seconds)
     return nbytes / seconds * ring_factor(collective, n)
 
 
 def from_bus_bandwidth(nbytes: float, busbw_Bps: float, n: int, collective: str = "all_reduce") -> float:
-    """Seconds of a collective of a large tensor at a known bus bandwidth, without latency: the inverse of `bus_bandwidth`."""
+    """Seconds of a collective on a large tensor, given its bus bandwidth. The inverse of `bus_bandwidth`; latency isn't
+    counted."""
     not_negative(nbytes=nbytes)
     positive(busbw_Bps=busbw_Bps)
     return nbytes * ring_factor(collective, n) / busbw_Bps
 
 
 def two_point_all_reduce(
-    nbytes: float, *, n: int, alpha_s: float, cal_bytes: float, cal_s: float, per_node: int = int(GPUS_PER_NODE.value), hop_s: float = HOP_S.value
+    nbytes: float,
+    *,
+    n: int,
+    alpha_s: float,
+    cal_bytes: float,
+    cal_s: float,
+    per_node: int = int(GPUS_PER_NODE.value),
+    hop_s: float = HOP_S.value,
 ) -> float:
-    """Seconds of an NCCL all-reduce, from its time for a tiny tensor (`alpha_s`) and for one huge one (`cal_s` for `cal_bytes`).
+    """Seconds of an NCCL all-reduce, from its time for a tiny tensor (`alpha_s`) and for one huge one (`cal_s` for
+    `cal_bytes`).
 
-    t = alpha + x + 2 sqrt(tau x / (1 + x / (50 tau))), with x = nbytes / B the time on the wire. The last term is the middle, which a straight line
-    between the two points misses by half: data moves through the ring in chunks, the first has to pass all hops before the pipeline is full, and
-    every chunk costs a hop's latency. With the best chunk size the two together are 2 sqrt(tau x), tau being the latency of all hops (the
-    pipelined broadcast of Chan et al. 2007); chunks stop growing at the library's buffers, which bounds the term. Inside one machine
-    tau = 2 (n-1) `hop_s`, at most alpha; over several, the network's latency is most of alpha: tau = alpha. B is solved so that the curve passes
-    through both points. Raises ValueError when `cal_s` is not above `alpha_s`.
+    t = alpha + x + 2 sqrt(tau x / (1 + x / (50 tau))), with x = nbytes / B the time on the wire. The last term is for
+    the middle sizes, which a straight line between the two points misses by half. There data moves through the ring in
+    chunks: the first chunk has to pass all hops before the pipeline is full, and every chunk costs a hop's latency.
+    With the best chunk size both together cost 2 sqrt(tau x), where tau is the latency of all hops (the pipelined
+    broadcast of Chan et al. 2007). Chunks can't outgrow the library's buffers, which bounds the term. Inside one
+    machine tau = 2 (n-1) `hop_s`, at most alpha. Between machines the network's latency is most of alpha: tau = alpha.
+    B is solved so that the curve passes through both points. Raises ValueError when `cal_s` is not above `alpha_s`.
     """
     count(n=n, per_node=per_node)
     not_negative(nbytes=nbytes, alpha_s=alpha_s, hop_s=hop_s)
     positive(cal_bytes=cal_bytes, cal_s=cal_s)
     if cal_s <= alpha_s:
-        raise ValueError(f"the calibration takes longer than an empty all-reduce; got {cal_s:g} s for {cal_bytes:g} bytes and {alpha_s:g} s for none")
+        raise ValueError(
+            f"the calibration must take longer than an empty all-reduce; got {cal_s:g} s for {cal_bytes:g} bytes and"
+            f" {alpha_s:g} s for none"
+        )
     tau = min(alpha_s, 2 * (n - 1) * hop_s) if n <= per_node else alpha_s
 
     def curve(wire_s: float) -> float:
@@ -158,18 +176,19 @@ def two_point_all_reduce(
         return alpha_s + wire_s + fill
 
     low, high = 0.0, cal_s - alpha_s
-    for _ in range(80):  # the curve rises with x, so halving finds the x that takes cal_s
+    for _ in range(80):  # the curve rises with x, so bisection finds the x that takes cal_s
         middle = (low + high) / 2
         low, high = (middle, high) if curve(middle) < cal_s else (low, middle)
     return curve(nbytes / cal_bytes * high)
 
 
 class SizeSweep:
-    """Measured sizes and times of one collective on one number of ranks, and what lies between them.
+    """Interpolate the measured times of one collective on a fixed number of ranks: `sweep(nbytes)` is seconds.
 
-    Give pairs (nbytes, seconds); a size that comes several times counts with its median. Between two sizes the logarithm of the time is linear in
-    the logarithm of the size, which follows latency, bandwidth and the switches between algorithms alike. Below the smallest size the time
-    stays (only latency is left); above the largest it grows with the size (only bandwidth is left). Call it: `sweep(nbytes)` is seconds.
+    Give it pairs (nbytes, seconds); for a size that comes several times it takes the median. Between two sizes it's
+    linear in the logarithms of size and time, which follows latency, bandwidth and switches between algorithms alike.
+    Below the smallest size the time stays constant (all latency); above the largest it grows with the size (all
+    bandwidth).
     """
 
     def __init__(self, points: Iterable[tuple[float, float]]):
@@ -207,17 +226,19 @@ class SizeSweep:
         return self.points[-1][0] / self.points[-1][1]
 
     def send_s(self, nbytes: float) -> float:
-        """The sweep itself, by the name that a `Link` has for it."""
+        """Seconds for `nbytes`, under the name that `Link` uses."""
         return self(nbytes)
 
     def alpha_beta(self) -> Link:
-        """The straight line through the smallest and the largest size, as a `Link`: what this sweep would be without its middle."""
+        """The straight line through the smallest and the largest size, as a `Link`. It ignores the sizes in between."""
         (size0, time0), (size1, time1) = self.points[0], self.points[-1]
         if time1 <= time0:
-            raise ValueError("a line needs a larger size that takes longer; measure two sizes that are further apart")
+            raise ValueError("the largest size was no slower than the smallest; measure sizes that are further apart")
         bandwidth = (size1 - size0) / (time1 - time0)
         return Link(max(0.0, time0 - size0 / bandwidth), bandwidth)
 
     def __repr__(self) -> str:
         (size0, time0), (size1, time1) = self.points[0], self.points[-1]
-        return f"<SizeSweep: {len(self.points)} sizes, {size0:.3g} B in {time0:.3g} s to {size1:.3g} B in {time1:.3g} s>"
+        return (
+            f"<SizeSweep: {len(self.points)} sizes, {size0:.3g} B in {time0:.3g} s to {size1:.3g} B in {time1:.3g} s>"
+        )

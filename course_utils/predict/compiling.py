@@ -1,4 +1,4 @@
-"""When compiling pays: what is spent once against what every later call saves."""
+"""When compiling pays off: what you spend once, compared with what every later call saves."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._check import not_negative, positive
+from .validation import not_negative, positive
 
 Points = Sequence[tuple[float, float]]  # (calls, seconds since the first of them began)
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Seconds after n calls: `before_s` each as it was; or `once_s` spent at the start and `after_s` each from then on.
+    """Seconds after n calls: either `before_s` for each, or `once_s` at the start and then `after_s` for each.
 
-    Two straight lines, which meet after `once_s / (before_s - after_s)` calls: the break-even point of any fixed cost against a cost per unit.
+    The two straight lines meet after `once_s / (before_s - after_s)` calls, as for any fixed cost that makes each unit
+    cheaper.
     """
 
     once_s: float
@@ -28,28 +29,29 @@ class BreakEven:
 
     @property
     def calls(self) -> float:
-        """Calls after which both have taken equally long; infinite when a call became no cheaper."""
+        """Calls after which both have taken equally long. Infinite when calls didn't get cheaper."""
         saved = self.before_s - self.after_s
         return self.once_s / saved if saved > 0 else math.inf
 
     def before(self, calls: float) -> float:
-        """Seconds of `calls` calls as they were."""
+        """Seconds for `calls` calls without compiling."""
         return calls * self.before_s
 
     def after(self, calls: float) -> float:
-        """Seconds of `calls` calls with what is spent once."""
+        """Seconds for `calls` calls, including what is spent once."""
         return self.once_s + calls * self.after_s
 
 
 def crossing(before: Points, after: Points) -> float:
-    """Calls at which the measured curve `after`, which starts above, comes down to `before`; infinite when it does not within both.
+    """The number of calls at which the measured curve `after`, which starts more expensive, comes down to `before`.
+    Infinite when the curves end before that.
 
-    Points are cumulated (calls, seconds), rising in both; between points the curves are straight, and before the first point they start at zero.
-    Raises ValueError for an empty curve or one that does not rise in calls.
+    Points are cumulative (calls, seconds), rising in both. The curves are straight between points and start at zero.
+    Raises ValueError for an empty curve, or one whose numbers of calls don't rise.
     """
     for name, curve in (("before", before), ("after", after)):
         if not curve or any(b[0] <= a[0] for a, b in zip([(0.0, 0.0), *curve], curve, strict=False)):
-            raise ValueError(f"the curve {name!r} needs points with rising numbers of calls, from above zero")
+            raise ValueError(f"the curve {name!r} needs points with rising numbers of calls, all above zero")
     last = min(before[-1][0], after[-1][0])
     grid = sorted({calls for curve in (before, after) for calls, _ in curve if after[0][0] <= calls <= last})
     ahead = 0.0

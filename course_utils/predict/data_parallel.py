@@ -1,14 +1,14 @@
-"""A DistributedDataParallel step, event by event: layers run, buckets fill, collectives start as soon as a bucket is full."""
+"""A DistributedDataParallel step, event by event: layers run, buckets fill, collectives start as soon as a bucket is
+full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ._check import at_most, count, fraction, not_negative, positive
+from ..spans import Span
 from .constants import BUCKET_BYTES, FIRST_BUCKET_BYTES
-
-Span = tuple[int, float, float, str, str]  # (rank, start_s, end_s, what, label), as figures.rank_timeline draws it
+from .validation import at_most, count, fraction, not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Layer:
 
 
 def equal_layers(compute_s: float, nbytes: float, layers: int = 50, backward_fraction: float = 2 / 3) -> list[Layer]:
-    """`layers` equal layers that together compute for `compute_s` and have `nbytes` of gradients, when nothing more is known of a model.
+    """Split a model of which you only know the totals into `layers` equal layers. Together they compute for `compute_s`
+    and have `nbytes` of gradients.
 
-    Backward takes `backward_fraction` of the time: two matrix products for each one of forward, hence 2/3.
+    Backward takes `backward_fraction` of the time: 2/3, since it has two matrix products for each one in forward.
     """
     count(layers=layers)
     at_most(1e5, "layers", layers)
@@ -37,15 +38,20 @@ def equal_layers(compute_s: float, nbytes: float, layers: int = 50, backward_fra
     return [Layer(one * (1 - backward_fraction), one * backward_fraction, nbytes / layers) for _ in range(layers)]
 
 
-def buckets(layer_bytes: Sequence[float], bucket_bytes: float = BUCKET_BYTES.value, first_bytes: float | None = None) -> list[list[int]]:
-    """How DDP groups gradients: lists of layer numbers, the first list being the first that is sent, so that of the last layers.
+def buckets(
+    layer_bytes: Sequence[float], bucket_bytes: float | None = None, first_bytes: float | None = None
+) -> list[list[int]]:
+    """How DDP groups gradients: lists of layer numbers in the order of sending, so the last layers come first.
 
-    A bucket takes gradients, from the last layer to the first, until it holds `bucket_bytes` or more; the first is full at `first_bytes`
-    (1 MiB where the bucket size is left at its default, otherwise the same as the others). A layer without gradients is in no bucket.
+    A bucket takes gradients, from the last layer to the first, until it holds `bucket_bytes` or more. The default is
+    DDP's: 25 MiB, and 1 MiB for the first bucket. As in DDP, a size that you give, even 25 MiB, also applies to the
+    first bucket; `first_bytes` overrides that. A layer without gradients is in no bucket.
+    torch.nn.parallel.distributed, `_BucketCapacityConfig`.
     """
-    positive(bucket_bytes=bucket_bytes)
     if first_bytes is None:
-        first_bytes = min(FIRST_BUCKET_BYTES.value, bucket_bytes) if bucket_bytes == BUCKET_BYTES.value else bucket_bytes
+        first_bytes = FIRST_BUCKET_BYTES.value if bucket_bytes is None else bucket_bytes
+    bucket_bytes = BUCKET_BYTES.value if bucket_bytes is None else bucket_bytes
+    positive(bucket_bytes=bucket_bytes)
     found: list[list[int]] = []
     filled, limit = 0.0, first_bytes
     current: list[int] = []
@@ -62,13 +68,14 @@ def buckets(layer_bytes: Sequence[float], bucket_bytes: float = BUCKET_BYTES.val
 
 @dataclass(frozen=True)
 class DDPStep:
-    """A predicted step. `total_s` = `compute_s` + `exposed_s` + `slowed_s` + `optimizer_s`; `spans` are for `figures.rank_timeline`."""
+    """A predicted step. `total_s` = `compute_s` + `exposed_s` + `slowed_s` + `optimizer_s`; `spans` are for
+    `figures.rank_timeline`."""
 
     total_s: float
     compute_s: float  # forward and backward, undisturbed
     communication_s: float  # all collectives, one after the other
     exposed_s: float  # communication after the last layer's backward, where nothing hides it
-    slowed_s: float  # by how much compute took longer beside communication
+    slowed_s: float  # how much longer compute took because of overlapping communication
     optimizer_s: float
     bucket_bytes: tuple[float, ...]  # in the order of sending
     spans: tuple[Span, ...]
@@ -89,7 +96,7 @@ def ddp_step(
     layers: Sequence[Layer],
     all_reduce_s: Callable[[float], float],
     *,
-    bucket_bytes: float = BUCKET_BYTES.value,
+    bucket_bytes: float | None = None,
     first_bytes: float | None = None,
     accumulate: int = 1,
     no_sync: bool = True,
@@ -98,12 +105,14 @@ def ddp_step(
     overlap: bool = True,
     rank: int = 0,
 ) -> DDPStep:
-    """One optimizer step of DDP: `accumulate` micro-batches through `layers` (in forward order), gradients summed by `all_reduce_s(nbytes)`.
+    """One optimizer step of DDP: `accumulate` micro-batches through `layers` (in forward order), gradients summed by
+    `all_reduce_s(nbytes)`.
 
-    Backward goes from the last layer to the first. Each full bucket waits for the one before it, then travels beside the rest of backward. With
-    `no_sync` only the last micro-batch sends; without it, each one does, as when the context manager is forgotten. While a collective runs,
-    compute loses the fraction `interference` of its speed (1: both want the same cores, so nothing is gained by overlap). `overlap=False` sends
-    only when backward has ended, as a plain loop over the gradients would. Li et al., "PyTorch Distributed", VLDB 13(12), 2020, section 4.
+    Backward goes from the last layer to the first, and fills `buckets`. Each full bucket waits for the one before it,
+    then travels during the rest of backward. With `no_sync` only the last micro-batch sends; without it each one does,
+    as if you'd forgotten the context manager. While a collective runs, compute loses the fraction `interference` of its
+    speed (1: both want the same cores, so overlap gains nothing). `overlap=False` sends only after backward, as a plain
+    loop over the gradients would. Li et al., "PyTorch Distributed", VLDB 13(12), 2020, section 4.
 
     Seconds and bytes throughout; `all_reduce_s` may be a `SizeSweep`. Raises ValueError for no layers or a bad number.
     """
@@ -129,15 +138,15 @@ def ddp_step(
         sync = micro == accumulate - 1 or not no_sync
         for i in reversed(range(len(layers))):
             # Compute runs at full speed unless a collective is under way, then at 1 - interference of it.
-            left, beside = layers[i].backward_s, max(0.0, link_free - now)
-            if beside and interference < 1:
-                done_beside = min(left, beside * (1 - interference))
-                slowed_s += done_beside / (1 - interference) - done_beside
-                now += done_beside / (1 - interference)
-                left -= done_beside
-            elif beside and left:
-                slowed_s += beside
-                now += beside
+            left, busy_s = layers[i].backward_s, max(0.0, link_free - now)
+            if busy_s and interference < 1:
+                done = min(left, busy_s * (1 - interference))
+                slowed_s += done / (1 - interference) - done
+                now += done / (1 - interference)
+                left -= done
+            elif busy_s and left:
+                slowed_s += busy_s
+                now += busy_s
             now += left
             if sync and overlap and i in last_of:
                 k = last_of[i]
@@ -157,4 +166,6 @@ def ddp_step(
     if optimizer_s:
         spans.append((rank, now, now + optimizer_s, "compute", "step"))
     compute_s = accumulate * (forward_s + backward_s)
-    return DDPStep(now + optimizer_s, compute_s, sent * sum(costs), exposed_s, slowed_s, optimizer_s, sizes, tuple(spans))
+    return DDPStep(
+        now + optimizer_s, compute_s, sent * sum(costs), exposed_s, slowed_s, optimizer_s, sizes, tuple(spans)
+    )

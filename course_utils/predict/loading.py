@@ -1,41 +1,50 @@
-"""A DataLoader and the training loop that it feeds, as discrete events; and what a copy to the device costs."""
+"""Simulate a DataLoader and the training loop that it feeds, and predict what a copy to the device costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._check import at_most, count, fraction, not_negative, positive
-from .data_parallel import Span
+from ..spans import Span
+from .validation import at_most, count, fraction, not_negative, positive
 
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """A predicted epoch. The loop is row 0 of `spans`, the workers are the rows from 1 on."""
+    """A predicted epoch. In `spans` row 0 is the loop, and row i + 1 is worker i."""
 
     total_s: float
     compute_s: float
     wait_s: float  # the loop had nothing to compute
-    first_batch_s: float  # until the first batch was there
+    first_batch_s: float  # until the first batch arrived
     spans: tuple[Span, ...]
 
     @property
     def loading_s(self) -> float:
-        """What loading costs: the time that is not compute."""
+        """What loading costs: the time that isn't compute."""
         return self.total_s - self.compute_s
 
 
 def loader_run(
-    batches: int, load_s: float | Sequence[float], compute_s: float, *, workers: int = 0, prefetch: int = 2, startup_s: float = 0.0, cores: int | None = None
+    batches: int,
+    load_s: float | Sequence[float],
+    compute_s: float,
+    *,
+    workers: int = 0,
+    prefetch: int = 2,
+    startup_s: float = 0.0,
+    cores: int | None = None,
 ) -> LoaderRun:
-    """Seconds of an epoch of `batches`, each loaded in `load_s` (one number, or one for each batch) and computed in `compute_s`.
+    """Simulate an epoch of `batches`. Each takes `load_s` to load (one number, or one for each batch) and `compute_s`
+    to compute.
 
-    Without workers the loop loads each batch itself. With workers, all are ready after `startup_s`; batch i goes to worker i mod `workers`, which
-    loads its batches one after the other, at most `prefetch` ahead: the next one is ordered when the loop takes a batch. The loop takes batches
-    in order, so one slow batch holds up those behind it. This is what torch.utils.data.DataLoader does with `prefetch_factor`. On
-    fewer `cores` than workers, loading takes workers/cores times as long.
+    Without workers the loop loads each batch itself. Workers are ready after `startup_s`. Batch i goes to worker i mod
+    `workers`, which loads one batch at a time and at most `prefetch` ahead: taking a batch orders the next one. The
+    loop takes batches in order, so one slow batch holds up those behind it. This is what torch.utils.data.DataLoader
+    does with `prefetch_factor`. On fewer `cores` than workers, loading takes workers/cores times as long.
 
-    Limits: workers = 0 gives batches * (load_s + compute_s); for many batches a step takes max(compute_s, load_s / workers).
+    Without workers the epoch takes batches * (load_s + compute_s). With workers, a step of a long epoch takes
+    max(compute_s, load_s / workers).
     """
     count(batches=batches)
     at_most(1e6, "batches", batches)
@@ -43,7 +52,7 @@ def loader_run(
     not_negative(compute_s=compute_s, startup_s=startup_s)
     each = [load_s] * batches if isinstance(load_s, (int, float)) else list(load_s)
     if len(each) != batches:
-        raise ValueError(f"load_s has one time for each batch; got {len(each)} for {batches} batches")
+        raise ValueError(f"load_s needs one time for each batch; got {len(each)} for {batches} batches")
     not_negative(**{f"load_s of batch {i}": t for i, t in enumerate(each)})
     if cores is not None:
         count(cores=cores)
@@ -91,10 +100,12 @@ def workers_needed(load_s: float, compute_s: float) -> int:
 
 
 def copy_s(nbytes: float, link_Bps: float, share: float = 0.85) -> float:
-    """Seconds to copy `nbytes` of page-locked memory to a device over a link of `link_Bps` (its specification, one direction).
+    """Seconds to copy `nbytes` of page-locked memory to a device over a link of `link_Bps` (its specification, one
+    direction).
 
-    `share` is what a good copy reaches: 85 to 88% of PCIe 3 to 5 (nvbandwidth in stas00/ml-engineering network/README.md). Pageable memory is first
-    copied to a page-locked buffer by the CPU, so count it at the rate that was measured instead.
+    `share` is what a good copy reaches: 85 to 88% of PCIe 3 to 5 (nvbandwidth in stas00/ml-engineering
+    network/README.md). Don't use this for pageable memory, which the CPU copies to a page-locked buffer first: measure
+    its rate instead.
     """
     not_negative(nbytes=nbytes)
     positive(link_Bps=link_Bps)

@@ -1,24 +1,33 @@
-"""Memory of training, and what saving it costs: activations and their recomputation, and the states that ZeRO and FSDP divide."""
+"""What training holds in memory, and what it costs to hold less: recomputed activations, and model states divided by
+ZeRO or FSDP."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from ._check import count, not_negative, one_of, positive
 from .constants import OPTIMIZER_BYTES
+from .validation import count, not_negative, one_of, positive
 
 RECOMPUTE = ("none", "selective", "full")
 
 
 def transformer_activation_bytes(
-    *, batch: int, seq: int, hidden: int, heads: int, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none"
+    *,
+    batch: int,
+    seq: int,
+    hidden: int,
+    heads: int,
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
 ) -> float:
-    """Bytes that one transformer layer keeps for backward, on one rank, in 16-bit precision, for a micro-batch of `batch` sequences.
+    """Bytes that one transformer layer keeps for backward, on one rank, in 16-bit precision, for a micro-batch of
+    `batch` sequences.
 
-    s b h times: 10 + 24/t + 5 a s/(h t) with `tensor` = t ranks; (34 + 5 a s/h)/t when the sequence is split as well; without the last part when attention
-    is recomputed (`selective`); 2 when the whole layer is (`full`; only its input is kept, on every rank).
-    Korthikanti et al., "Reducing activation recomputation", arXiv 2205.05198, table 2.
+    s b h times: 10 + 24/t + 5 a s/(h t) with `tensor` = t ranks, or (34 + 5 a s/h)/t if the sequence is split too.
+    `selective` recomputes attention and drops the term with a. `full` recomputes the whole layer and keeps only its
+    input, on every rank: 2. Korthikanti et al., "Reducing activation recomputation", arXiv 2205.05198, table 2.
     """
     count(batch=batch, seq=seq, hidden=hidden, heads=heads, tensor=tensor)
     one_of(RECOMPUTE, recompute=recompute)
@@ -33,9 +42,11 @@ def transformer_activation_bytes(
 
 
 def pipeline_activation_bytes(layer_bytes: float, layers: int, stages: int = 1, chunks: int = 1) -> float:
-    """Bytes on the first stage of a 1F1B pipeline of `layers`, which holds the most: it works on as many micro-batches as there are stages.
+    """Bytes on the first stage of a 1F1B pipeline of `layers`. It holds the most: as many micro-batches as there are
+    stages.
 
-    layers * layer_bytes, whatever `stages` is; times 1 + (p-1)/(p v) with v > 1 interleaved `chunks`. arXiv 2205.05198, section 4.2.3.
+    layers * layer_bytes for any number of `stages`, times 1 + (p-1)/(p v) with v > 1 interleaved `chunks`. arXiv
+    2205.05198, section 4.2.3.
     """
     not_negative(layer_bytes=layer_bytes)
     count(layers=layers, stages=stages, chunks=chunks)
@@ -43,10 +54,12 @@ def pipeline_activation_bytes(layer_bytes: float, layers: int, stages: int = 1, 
 
 
 def recompute_time(recompute: str, *, seq: float, hidden: float) -> float:
-    """How many times as long a step of transformer layers takes when activations are recomputed: 1 for `none`, 4/3 for `full`.
+    """How many times as long a step of transformer layers takes when activations are recomputed: 1 for `none`, 4/3 for
+    `full`.
 
-    Backward is two forwards, so a step is 3 forwards, and `full` makes it 4. `selective` repeats only the attention core (the products with s x s
-    matrices), s/(6h + s) of a forward. arXiv 2205.05198, section 5; FLOPs as in arXiv 2104.04473, appendix.
+    Backward costs two forwards, so a step costs 3, and `full` makes it 4. `selective` repeats only the attention
+    core (the products with s x s matrices), s/(6h + s) of a forward. arXiv 2205.05198, section 5; FLOPs as in arXiv
+    2104.04473, appendix.
     """
     one_of(RECOMPUTE, recompute=recompute)
     positive(seq=seq, hidden=hidden)
@@ -56,7 +69,8 @@ def recompute_time(recompute: str, *, seq: float, hidden: float) -> float:
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Activation checkpointing of a chain of equal layers: what is held at most, in layers' activations, and how much longer a step is."""
+    """Activation checkpointing of a chain of equal layers. `held` is the peak, counted in activations of one layer, and
+    `time` is how many times as long a step takes."""
 
     segments: int
     held: float
@@ -64,11 +78,13 @@ class Checkpointing:
 
 
 def checkpoint_chain(layers: int, segments: int | None = None, *, input_share: float = 1.0) -> Checkpointing:
-    """Keep the input of each of `segments` equal parts of a chain of `layers`, and recompute the part when backward needs it.
+    """Keep only the input of each of `segments` equal parts of a chain of `layers`, and recompute a part when backward
+    needs it.
 
-    Holds segments + layers/segments activations instead of `layers`; about sqrt(layers) segments, the default, hold least. Costs one more forward,
-    4/3 of the time. Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174. There a layer keeps one activation, as large as its
-    input; `input_share` is the input over all that a layer keeps, for layers that keep more (segments * input_share + layers/segments are held).
+    Holds segments + layers/segments activations instead of `layers`. The default, about sqrt(layers) segments, holds
+    the least. It costs one more forward: 4/3 of the time. Chen et al., "Training deep nets with sublinear memory cost",
+    arXiv 1604.06174. In the paper a layer keeps one activation, as large as its input. For layers that keep more,
+    `input_share` is the input's share of it, and segments * input_share + layers/segments are held.
     """
     count(layers=layers)
     positive(input_share=input_share)
@@ -94,11 +110,19 @@ class ModelStates:
 
 
 def zero_memory(
-    params: float, ranks: int, stage: int, *, weight_bytes: float = 2, gradient_bytes: float = 2, optimizer_bytes: float = OPTIMIZER_BYTES.value
+    params: float,
+    ranks: int,
+    stage: int,
+    *,
+    weight_bytes: float = 2,
+    gradient_bytes: float = 2,
+    optimizer_bytes: float = OPTIMIZER_BYTES.value,
 ) -> ModelStates:
-    """Bytes of model states on each of `ranks`: ZeRO `stage` 1 divides the optimizer's, 2 the gradients as well, 3 (FSDP) the weights as well; 0 is DDP.
+    """Bytes of model states on each of `ranks`. ZeRO `stage` 0 is DDP; 1 divides the optimizer state, 2 the gradients
+    too, and 3 (FSDP) the weights too.
 
-    Bytes are for each parameter: Adam in mixed precision has 2 + 2 + 12. ZeRO, arXiv 1910.02054, section 3.1 and figure 1.
+    The arguments in bytes are per parameter: 2 + 2 + 12 for Adam in mixed precision. ZeRO, arXiv 1910.02054, section
+    3.1 and figure 1.
     """
     positive(params=params)
     count(ranks=ranks)
@@ -113,10 +137,11 @@ def zero_memory(
 
 
 def zero_traffic(params: float, ranks: int, stage: int, *, nbytes: float = 2) -> float:
-    """Bytes that each rank sends in a step, `nbytes` for each parameter: 2 P (n-1)/n for stages 0 to 2, and 3 P (n-1)/n for stage 3.
+    """Bytes that each rank sends in a step, `nbytes` for each parameter: 2 P (n-1)/n for stages 0 to 2, and 3 P (n-1)/n
+    for stage 3.
 
-    Stages 0 to 2 reduce-scatter gradients and gather gradients (0) or weights (1, 2); stage 3 gathers weights for forward and again for backward.
-    ZeRO, arXiv 1910.02054, section 7.
+    Stages 0 to 2 reduce-scatter gradients and gather gradients (0) or weights (1, 2); stage 3 gathers weights for
+    forward and again for backward. ZeRO, arXiv 1910.02054, section 7.
     """
     positive(params=params, nbytes=nbytes)
     count(ranks=ranks)
@@ -126,4 +151,4 @@ def zero_traffic(params: float, ranks: int, stage: int, *, nbytes: float = 2) ->
 
 def _stage(stage: int) -> None:
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
-        raise ValueError(f"stage is 0, 1, 2 or 3; got {stage!r}")
+        raise ValueError(f"stage must be 0, 1, 2 or 3; got {stage!r}")

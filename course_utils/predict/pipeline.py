@@ -1,4 +1,5 @@
-"""A pipeline-parallel step by simulation: uneven stages, communication and memory, with the timeline of every stage."""
+"""Simulate a pipeline-parallel step, with uneven stages, communication and memory, and draw up every stage's
+timeline."""
 
 from __future__ import annotations
 
@@ -6,33 +7,34 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..spans import Interval, Span
 from . import schedules
-from ._check import at_most, count, fraction, not_negative, one_of, positive
-from .data_parallel import Span
 from .schedules import SCHEDULES, Op
+from .validation import at_most, count, fraction, not_negative, one_of, positive
 
 RECOMPUTE = ("none", "always", "except_last")
 
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """A simulated step. Lists have one entry a stage (a device)."""
+    """A simulated step. `busy_s` and both peaks have one entry per stage (a device)."""
 
     schedule: str
     total_s: float
     busy_s: tuple[float, ...]
     peak_micro_batches: tuple[int, ...]  # activations held at once, in micro-batches of one chunk
-    peak_bytes: tuple[float, ...]  # the same in bytes; zeros when no activation size was given
+    peak_bytes: tuple[float, ...]  # the same in bytes; zeros if no activation size was given
     spans: tuple[Span, ...]  # (stage, start_s, end_s, what, label), for figures.rank_timeline
 
     @property
     def bubble(self) -> float:
-        """The fraction of all stages' time in which they wait: (p-1)/(m+p-1) for even stages under GPipe and 1F1B."""
+        """The fraction of the stages' time spent waiting: (p-1)/(m+p-1) for even stages under GPipe and 1F1B."""
         return 1 - sum(self.busy_s) / (len(self.busy_s) * self.total_s) if self.total_s else 0.0
 
 
 def bubble_fraction(p: int, m: int, v: int = 1) -> float:
-    """The closed form for `p` even stages, `m` micro-batches and `v` chunks a stage: (p-1) / (v m + p - 1). arXiv 2104.04473, section 2."""
+    """The closed form for `p` even stages, `m` micro-batches and `v` chunks a stage: (p-1) / (v m + p - 1). arXiv
+    2104.04473, section 2."""
     count(p=p, m=m, v=v)
     return (p - 1) / (v * m + p - 1)
 
@@ -53,11 +55,14 @@ def simulate_pipeline(
 ) -> PipelineRun:
     """One step of `micro_batches` through the stages, as `schedule` orders it: gpipe, 1f1b, interleaved or zero-bubble.
 
-    `forward_s` has one time a stage, for one micro-batch; for `interleaved` one time a chunk, `chunks` times as many as devices, chunk c being on
-    device c mod p. `backward_s` is twice that where not given; zero-bubble splits it, `weight_share` of it being weight gradients. A message to
-    the next stage takes `comm_s`, beside compute. `recompute` is whether a backward first repeats the forward (`recompute_s`, by default
-    `forward_s`): `always`, or `except_last`, which spares the last micro-batch as torchgpipe does; what is held is then `checkpoint_bytes` a
-    micro-batch, and `activation_bytes` only for the one in work. All in seconds and bytes. Raises ValueError for arguments that do not fit together.
+    `forward_s` has one time per stage, for one micro-batch. For `interleaved` it has one per chunk, `chunks` times as
+    many as devices, and chunk c is on device c mod p. `backward_s` defaults to twice that; zero-bubble splits it, and
+    `weight_share` of it goes to weight gradients. A message to the next stage takes `comm_s` and overlaps with compute.
+
+    With `recompute`, backward first repeats the forward, which takes `recompute_s` (default: `forward_s`). `always`
+    does so for every micro-batch; `except_last` spares the last one, as torchgpipe does. A stage then holds
+    `checkpoint_bytes` per micro-batch, and `activation_bytes` only for the one it works on. All in seconds and bytes.
+    Raises ValueError for arguments that don't fit together.
     """
     one_of(SCHEDULES, schedule=schedule)
     one_of(RECOMPUTE, recompute=recompute)
@@ -68,18 +73,24 @@ def simulate_pipeline(
     if not total_chunks:
         raise ValueError("a pipeline needs at least one stage in forward_s")
     if chunks > 1 and schedule != "interleaved":
-        raise ValueError(f"only an interleaved schedule has several chunks a device; {schedule} got chunks={chunks}")
+        raise ValueError(f"only an interleaved schedule has several chunks per device; {schedule} got chunks={chunks}")
     if total_chunks % chunks:
-        raise ValueError(f"forward_s has one time for each of the devices' {chunks} chunks; {total_chunks} times do not divide by {chunks}")
+        raise ValueError(
+            f"forward_s needs one time per chunk, and each device has {chunks}; {total_chunks} times do not divide by"
+            f" {chunks}"
+        )
     p, m = total_chunks // chunks, micro_batches
     at_most(1e6, "forward passes of stages", total_chunks * m)
     back = [2 * t for t in forward_s] if backward_s is None else list(backward_s)
     again = [0.0] * total_chunks if recompute == "none" else list(forward_s if recompute_s is None else recompute_s)
-    held = [float(activation_bytes)] * total_chunks if isinstance(activation_bytes, (int, float)) else list(activation_bytes)
-    kept = [float(checkpoint_bytes)] * total_chunks if isinstance(checkpoint_bytes, (int, float)) else list(checkpoint_bytes)
-    for name, values in (("forward_s", forward_s), ("backward_s", back), ("recompute_s", again), ("activation_bytes", held), ("checkpoint_bytes", kept)):
+    held, kept = (
+        [float(nbytes)] * total_chunks if isinstance(nbytes, (int, float)) else list(nbytes)
+        for nbytes in (activation_bytes, checkpoint_bytes)
+    )
+    given = {"forward_s": forward_s, "backward_s": back, "recompute_s": again}
+    for name, values in {**given, "activation_bytes": held, "checkpoint_bytes": kept}.items():
         if len(values) != total_chunks:
-            raise ValueError(f"{name} has one value for each of the {total_chunks} stages; got {len(values)}")
+            raise ValueError(f"{name} needs one value for each of the {total_chunks} stages; got {len(values)}")
         not_negative(**{f"{name}[{i}]": value for i, value in enumerate(values)})
 
     costs: dict[str, list[float]] = {"F": list(forward_s), "B": back}
@@ -97,34 +108,41 @@ def simulate_pipeline(
         candidates = [schedules.gpipe(p, m) if schedule == "gpipe" else schedules.one_f_one_b(p, m)]
     spare = m - 1 if recompute == "except_last" else -1
     runs = [_run(orders, p, total_chunks, m, costs, again, spare, comm_s) for orders in candidates]
-    total_s, orders, starts = min(runs, key=lambda run: run[0])
+    total_s, orders, times = min(runs, key=lambda run: run[0])
     peak, peak_bytes = _memory(orders, recompute, spare, held, kept)
-    spans = _spans(orders, starts, costs, again, spare, p, total_chunks, comm_s)
+    spans = _spans(orders, times, total_chunks, comm_s)
     busy = [0.0] * p
     for stage, start, end, what, _ in spans:
         busy[stage] += (end - start) if what == "compute" else 0.0
     return PipelineRun(schedule, total_s, tuple(busy), tuple(peak), tuple(peak_bytes), tuple(spans))
 
 
-def _cost(kind: str, c: int, i: int, costs: dict[str, list[float]], again: list[float], spare: int) -> float:
-    return costs[kind][c] + (again[c] if kind in "BI" and i != spare else 0.0)
-
-
 def _run(
-    orders: list[list[Op]], p: int, chunks: int, m: int, costs: dict[str, list[float]], again: list[float], spare: int, comm_s: float
-) -> tuple[float, list[list[Op]], list[list[float]]]:
-    """Start every operation as early as its device and its input allow: the time of the step, the orders, and the start of each operation."""
+    orders: list[list[Op]],
+    p: int,
+    chunks: int,
+    m: int,
+    costs: dict[str, list[float]],
+    again: list[float],
+    spare: int,
+    comm_s: float,
+) -> tuple[float, list[list[Op]], list[list[Interval]]]:
+    """Start every operation as early as its device and its input allow. Returns the time of the step, the orders, and
+    when each operation begins and ends."""
     forward_done = [[-1.0] * m for _ in range(chunks)]
     grad_done = [[-1.0] * m for _ in range(chunks)]
-    starts: list[list[float]] = [[] for _ in range(p)]
+    times: list[list[Interval]] = [[] for _ in range(p)]
     free, at = [0.0] * p, [0] * p
     waiting, last = deque(range(p)), chunks - 1
     hop = comm_s if p > 1 else 0.0
     forward_s, weight_s = costs["F"], costs.get("W", costs["F"])
-    grad_s = {spare_one: [t if spare_one else t + r for t, r in zip(costs.get("I", costs["B"]), again, strict=True)] for spare_one in (False, True)}
+    grad_s = {
+        spare_one: [t if spare_one else t + r for t, r in zip(costs.get("I", costs["B"]), again, strict=True)]
+        for spare_one in (False, True)
+    }
     while waiting:  # each device goes on until an input is missing; whoever brings that input wakes it
         d = waiting.popleft()
-        order, began, k, now = orders[d], starts[d].append, at[d], free[d]
+        order, took, k, now = orders[d], times[d].append, at[d], free[d]
         wake, end = set(), len(order)
         while k < end:
             kind, c, i = order[k]
@@ -145,17 +163,20 @@ def _run(
                 start = max(now, needs if c == last else needs + hop)
                 grad_done[c][i] = now = start + grad_s[i == spare][c]
                 wake.add((c - 1) % p)
-            began(start)
+            took((start, now))
             k += 1
         at[d], free[d] = k, now
         waiting.extend(n for n in wake if n != d and n not in waiting)
     if any(at[d] < len(orders[d]) for d in range(p)):
-        raise RuntimeError("this order of operations waits for itself")
-    return max(free), orders, starts
+        raise RuntimeError("deadlock: the operations wait for each other in this order")
+    return max(free), orders, times
 
 
-def _memory(orders: list[list[Op]], recompute: str, spare: int, held: list[float], kept: list[float]) -> tuple[list[int], list[float]]:
-    """The most micro-batches that each device holds at once, from a forward to the end of its backward (its W), and the most bytes."""
+def _memory(
+    orders: list[list[Op]], recompute: str, spare: int, held: list[float], kept: list[float]
+) -> tuple[list[int], list[float]]:
+    """The most micro-batches that each device holds at once, from a forward to the end of its backward (its W), and the
+    most bytes."""
     peaks, peaks_bytes = [], []
     for order in orders:
         now = peak = 0
@@ -168,7 +189,7 @@ def _memory(orders: list[list[Op]], recompute: str, spare: int, held: list[float
                 peak = max(peak, now)
                 peak_bytes = max(peak_bytes, now_bytes)
             elif kind in "BI" and stored != held[c]:
-                peak_bytes = max(peak_bytes, now_bytes + held[c])  # what was thrown away is there again
+                peak_bytes = max(peak_bytes, now_bytes + held[c])  # the recomputed activations are back in memory
             if kind in "BW":
                 now -= 1
                 now_bytes -= stored
@@ -177,22 +198,20 @@ def _memory(orders: list[list[Op]], recompute: str, spare: int, held: list[float
     return peaks, peaks_bytes
 
 
-def _spans(
-    orders: list[list[Op]], starts: list[list[float]], costs: dict[str, list[float]], again: list[float], spare: int, p: int, chunks: int, comm_s: float
-) -> list[Span]:
+def _spans(orders: list[list[Op]], times: list[list[Interval]], chunks: int, comm_s: float) -> list[Span]:
     spans: list[Span] = []
     for d, order in enumerate(orders):
-        for (kind, c, i), start in zip(order, starts[d], strict=True):
-            end = start + _cost(kind, c, i, costs, again, spare)
+        for (kind, c, i), (start, end) in zip(order, times[d], strict=True):
             spans.append((d, start, end, "compute", f"{kind}{i}"))
             leaves = c < chunks - 1 if kind == "F" else c > 0 and kind != "W"
-            if comm_s and leaves and p > 1:
+            if comm_s and leaves and len(orders) > 1:
                 spans.append((d, end, end + comm_s, "communication", ""))
     return spans
 
 
 def spread_stages(p: int, spread: float) -> list[float]:
-    """`p` stage times with mean 1 that rise evenly to 1 + spread * (p - 1), clipped to stay above zero: how whole layers happen to divide."""
+    """Uneven stages, as whole layers tend to give: `p` times with mean 1 that rise evenly to 1 + spread * (p - 1),
+    clipped to stay above zero."""
     count(p=p)
     not_negative(spread=spread)
     if p == 1:
@@ -202,12 +221,21 @@ def spread_stages(p: int, spread: float) -> list[float]:
 
 
 def pipeline_speedup(
-    p: int, m: int, *, schedule: str = "gpipe", spread: float = 0.0, micro_batch_cost: float = 0.0, recompute: str = "none", recompute_share: float = 1 / 3
+    p: int,
+    m: int,
+    *,
+    schedule: str = "gpipe",
+    spread: float = 0.0,
+    micro_batch_cost: float = 0.0,
+    recompute: str = "none",
+    recompute_share: float = 1 / 3,
 ) -> float:
-    """Speed-up of a pipeline over one device that runs the whole batch at once without recomputation: p m / (m + p - 1) in the ideal case.
+    """Speed-up of a pipeline over one device that runs the whole batch at once without recomputation: p m / (m + p - 1)
+    in the ideal case.
 
-    `spread` makes stages uneven (`spread_stages`), `micro_batch_cost` is what splitting the batch costs, 1 + cost (1 - 1/m), and a repeated
-    forward takes `recompute_share` of a forward and backward (1/3, as backward is two forwards).
+    `spread` makes stages uneven (`spread_stages`). Splitting the batch makes it 1 + `micro_batch_cost` (1 - 1/m) times
+    as slow. A repeated forward takes `recompute_share` of a forward and backward (1/3, since backward costs two
+    forwards).
     """
     not_negative(micro_batch_cost=micro_batch_cost, recompute_share=recompute_share)
     count(p=p, m=m)

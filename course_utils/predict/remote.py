@@ -1,4 +1,4 @@
-"""Calls to other processes, and a parameter server that several trainers call: how fast, and on how old weights."""
+"""Predict calls to other processes, and a parameter server with several trainers: its speed, and how stale it gets."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ._check import at_most, count, not_negative, positive
+from .validation import at_most, count, not_negative, positive
 
 
 def sync_calls(calls: int, call_s: float, latency_s: float = 0.0) -> float:
-    """Seconds of `calls` calls of `call_s` each, when each is awaited before the next begins. `latency_s` is a round trip that does nothing."""
+    """Seconds for `calls` calls of `call_s` each, when you wait for each one before you start the next. `latency_s` is
+    an empty round trip."""
     count(calls=calls)
     not_negative(call_s=call_s, latency_s=latency_s)
     return calls * (call_s + latency_s)
 
 
 def async_calls(calls: int, call_s: float, latency_s: float = 0.0, *, workers: int, threads: int = 16) -> float:
-    """Seconds until the last of `calls` calls has answered, when all are sent before the first is awaited.
+    """Seconds until the last of `calls` calls has answered, when you send all of them before you wait for any.
 
-    They are dealt evenly to `workers`, each of which runs `threads` at once (16 by default in torch.distributed.rpc), and they only wait: calls
-    that compute share the worker's cores and the lock of its Python interpreter instead.
+    They are dealt evenly to `workers`, and each worker runs `threads` at once (16 by default in torch.distributed.rpc).
+    This is for calls that only wait: calls that compute share the worker's cores and its Python interpreter's lock.
     """
     count(calls=calls, workers=workers, threads=threads)
     not_negative(call_s=call_s, latency_s=latency_s)
@@ -31,32 +32,33 @@ def async_calls(calls: int, call_s: float, latency_s: float = 0.0, *, workers: i
 
 @dataclass(frozen=True)
 class ServerRun:
-    """A predicted run of a parameter server; `staleness` and `trainer` tell of each update in the order in which the server made them."""
+    """A predicted run of a parameter server. `staleness` and `trainer` have an entry for each update, in the server's
+    order."""
 
     updates_per_s: float
-    busy: float  # the part of the time in which the server updates
+    busy: float  # the fraction of the time that the server spends on updates
     staleness: tuple[int, ...]
     trainer: tuple[int, ...]
-
-    @property
-    def mean_staleness(self) -> float:
-        return sum(self.staleness) / len(self.staleness)
 
     def of(self, trainer: int) -> tuple[int, ...]:
         """The staleness of the updates of one trainer."""
         return tuple(s for s, t in zip(self.staleness, self.trainer, strict=True) if t == trainer)
 
 
-def parameter_server(gradient_s: Sequence[float], *, call_s: float, serve_s: float = 0.0, updates: int = 400) -> ServerRun:
-    """Trainers that each compute a gradient, send it, and get new weights in answer, while the server makes one update at a time.
+def parameter_server(
+    gradient_s: Sequence[float], *, call_s: float, serve_s: float = 0.0, updates: int = 400
+) -> ServerRun:
+    """Simulate trainers that each compute a gradient, send it, and get new weights back, while the server makes one
+    update at a time.
 
     gradient_s   seconds of a gradient, one number for each trainer
     call_s       seconds of a call whose update takes no time: a round trip with gradient and weights
-    serve_s      seconds of an update, in which the server does nothing else
-    updates      how many are simulated; rate and staleness are those after the first tenth
+    serve_s      seconds of an update, during which the server does nothing else
+    updates      how many to simulate; rate and staleness leave out the first tenth
 
-    A closed queue as discrete events, without chance: n equal trainers make min(n / (gradient + call + serve), 1 / serve) updates a second (the
-    asymptotic bound of Denning and Buzen, ACM Computing Surveys 10 (1978)), and the gradient of each is n - 1 updates old.
+    A closed queue without randomness: n equal trainers make min(n / (gradient + call + serve), 1 / serve) updates a
+    second (the asymptotic bound of Denning and Buzen, ACM Computing Surveys 10 (1978)), each with a gradient that is
+    n - 1 updates old.
     """
     trainers = len(gradient_s)
     count(trainers=trainers)
@@ -82,10 +84,11 @@ def parameter_server(gradient_s: Sequence[float], *, call_s: float, serve_s: flo
 
 
 def delayed_sgd(rate: float, staleness: int, updates: int) -> list[float]:
-    """The distance to the minimum before the first and after each of `updates` updates, as a multiple of the first, with gradients that are `staleness`
-    updates old.
+    """SGD with gradients that are `staleness` updates old: the distance to the minimum before the first update (1.0)
+    and after each of `updates`.
 
-    `rate` is the learning rate times the curvature. e[t+1] = e[t] - rate * e[t - staleness]; the first gradients are all computed at the start.
+    `rate` is the learning rate times the curvature. e[t+1] = e[t] - rate * e[t - staleness]; the first gradients are
+    all computed at the start.
     """
     positive(rate=rate)
     count(0, staleness=staleness, updates=updates)
@@ -96,10 +99,11 @@ def delayed_sgd(rate: float, staleness: int, updates: int) -> list[float]:
 
 
 def largest_rate(staleness: int) -> float:
-    """The learning rate times the curvature below which stale gradients still lead to the minimum: 2 sin(pi / (2 (2 staleness + 1))).
+    """The largest learning rate times curvature with which stale gradients still converge: 2 sin(pi / (2 (2 staleness
+    + 1))).
 
-    2 for fresh gradients, 1 for a staleness of 1, and about pi / (2 staleness) for many. Levin and May, A note on difference-delay equations,
-    Theoretical Population Biology 9 (1976).
+    2 for fresh gradients, 1 for a staleness of 1, and about pi / (2 staleness) for very stale ones. Levin and May, A
+    note on difference-delay equations, Theoretical Population Biology 9 (1976).
     """
     count(0, staleness=staleness)
     return 2 * math.sin(math.pi / (2 * (2 * staleness + 1)))

@@ -1,17 +1,19 @@
-"""What a ring all-reduce does, message by message: which chunk each rank sends in which step, and what every rank holds after it."""
+"""A ring all-reduce, message by message: which chunk each rank sends in each step, and what every rank holds then."""
 
 from __future__ import annotations
 
-from ._check import count
+from .validation import count
 
 Held = list[list[list[frozenset[int]]]]  # held[step][rank][chunk]: the ranks whose numbers are added up in that chunk
 
 
 def ring_chunk(n: int, rank: int, step: int) -> int:
-    """The number of the chunk that `rank` sends to rank + 1 in `step`, from 1 to 2 (n-1). It receives the one before it, counted around.
+    """The chunk that `rank` sends to rank + 1 in `step` (1 to 2 (n-1)). It receives the chunk before that one, modulo
+    n.
 
-    In the first n-1 steps, the reduce-scatter, the receiver adds it to its own; then, in the all-gather, it replaces its own. Patarasuk and Yuan, J.
-    Parallel Distrib. Comput. 69, 2009. Raises ValueError for a step or a rank that is not there.
+    In the first n-1 steps, the reduce-scatter, the receiver adds the chunk to its own. After that, in the all-gather,
+    the chunk replaces its own. Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009. Raises ValueError for a step
+    or a rank that doesn't exist.
     """
     count(n=n)
     if not 0 <= rank < n or not 1 <= step <= 2 * (n - 1):
@@ -20,7 +22,8 @@ def ring_chunk(n: int, rank: int, step: int) -> int:
 
 
 def ring_held(n: int) -> Held:
-    """What every rank holds before the first of the 2 (n-1) steps, and after each of them: `held[step][rank][chunk]` are the ranks added up there."""
+    """What every rank holds before the first of the 2 (n-1) steps, and after each of them: `held[step][rank][chunk]` is
+    the set of ranks added up there."""
     count(n=n)
     held: Held = [[[frozenset({rank})] * n for rank in range(n)]]
     for step in range(1, 2 * (n - 1) + 1):

@@ -1,4 +1,5 @@
-"""Speed-up over ranks: the two classical laws, how they are read off real runs, and the simplest model of a data-parallel step."""
+"""Speed-up over ranks: the two classical laws, how to fit them to real runs, and what waiting for the slowest rank
+costs."""
 
 from __future__ import annotations
 
@@ -6,38 +7,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from ._check import count, fraction, not_negative, positive
+from .validation import count, not_negative, positive
 
 
 def amdahl(n: int, serial: float) -> float:
-    """Speed-up of a fixed amount of work on `n` ranks when the fraction `serial` (0 to 1) of it cannot be split.
+    """Speed-up of a fixed amount of work on `n` ranks when the fraction `serial` (0 to 1) of it can't be split.
 
     1 / (serial + (1 - serial) / n). Amdahl, "Validity of the single processor approach", AFIPS 1967.
     """
-    _check(n, serial)
+    _ranks_and_share(n, serial)
     return 1 / (serial + (1 - serial) / n)
 
 
 def gustafson(n: int, serial: float) -> float:
-    """Speed-up when every rank brings its own share of work, and `serial` (0 to 1) is the unsplit fraction of the time on `n` ranks.
+    """Speed-up when every rank brings its own share of work, and `serial` (0 to 1) is the unsplit fraction of the time
+    on `n` ranks.
 
     n - serial * (n - 1). Gustafson, "Reevaluating Amdahl's law", CACM 31(5), 1988.
     """
-    _check(n, serial)
+    _ranks_and_share(n, serial)
     return n - serial * (n - 1)
 
 
 def efficiency(speedup: float, n: int) -> float:
     """The speed-up as a fraction of the ideal one, `n`."""
-    _check(n, 0.0)
+    _ranks_and_share(n, 0.0)
     return speedup / n
 
 
 def karp_flatt(speedup: float, n: int) -> float:
-    """The serial fraction that one measured `speedup` on `n` ranks (2 or more) stands for.
+    """The serial fraction that would explain one measured `speedup` on `n` ranks (2 or more).
 
-    (1/speedup - 1/n) / (1 - 1/n). When it grows with `n`, the loss is not serial work but overhead that grows, such as communication.
-    It is below zero for a speed-up above `n`. Karp and Flatt, "Measuring parallel processor performance", CACM 33(5), 1990.
+    (1/speedup - 1/n) / (1 - 1/n). If it grows with `n`, you're not losing to serial work but to an overhead that grows,
+    such as communication. It's below zero for a speed-up above `n`. Karp and Flatt, "Measuring parallel processor
+    performance", CACM 33(5), 1990.
     """
     count(2, n=n)
     positive(speedup=speedup)
@@ -46,7 +49,7 @@ def karp_flatt(speedup: float, n: int) -> float:
 
 @dataclass(frozen=True)
 class AmdahlFit:
-    """A fit of `serial_s + split_s / n` to measured times. `worst` is the largest relative distance of a run from the fit."""
+    """A fit of `serial_s + split_s / n` to measured times. `worst` is the largest relative error of the fit."""
 
     serial_s: float
     split_s: float
@@ -68,13 +71,14 @@ class AmdahlFit:
 
 
 def fit_amdahl(times_s: Mapping[int, float]) -> AmdahlFit:
-    """The serial and the split part of a program, from its seconds on two or more rank counts: `fit_amdahl({1: 10.0, 2: 5.6, 4: 3.4})`.
+    """Fit the serial and the split part of a program to its seconds on two or more rank counts: `fit_amdahl({1: 10.0,
+    2: 5.6, 4: 3.4})`.
 
     Least squares of t(n) = serial_s + split_s / n on relative errors, with neither part below zero.
     Raises ValueError for fewer than two rank counts.
     """
     if len(times_s) < 2:
-        raise ValueError(f"a fit needs times on two rank counts or more; got {len(times_s)}")
+        raise ValueError(f"a fit needs times for at least two rank counts; got {len(times_s)}")
     for n, seconds in times_s.items():
         count(ranks=n)
         positive(**{f"time on {n} ranks": seconds})
@@ -92,30 +96,20 @@ def fit_amdahl(times_s: Mapping[int, float]) -> AmdahlFit:
     return AmdahlFit(serial_s, split_s, worst)
 
 
-def data_parallel_step(compute_s: float, sum_s: float, hidden: float = 0.0) -> float:
-    """Seconds of a data-parallel step: `compute_s` on one rank's batch, and the sum of the gradients over all ranks, `sum_s`.
-
-    `hidden` (0 to 1) is the fraction of the sum that runs behind the backward pass; 0 is the pessimist's answer, 1 the optimist's.
-    `ddp_step` works out how much is hidden.
-    """
-    not_negative(compute_s=compute_s, sum_s=sum_s)
-    fraction(hidden=hidden)
-    return compute_s + (1 - hidden) * sum_s
-
-
 def slowest_of(n: int, variation: float) -> float:
-    """How much longer the slowest of `n` ranks takes than the average one, as a factor; a synchronous step waits for it.
+    """How many times as long the slowest of `n` ranks takes as the average one. A synchronous step waits for it.
 
-    1 + variation * z, where `variation` is the standard deviation of a rank's step over its mean, and z is the expected maximum of `n`
-    normal numbers, by Blom's approximation: the quantile (n - 0.375) / (n + 0.25). Blom, "Statistical estimates", 1958. It is 1 for n = 1.
+    1 + variation * z, where `variation` is the standard deviation of a rank's step over its mean, and z is the expected
+    maximum of `n` normal numbers, by Blom's approximation: the quantile (n - 0.375) / (n + 0.25). Blom, "Statistical
+    estimates", 1958. It is 1 for n = 1.
     """
     count(n=n)
     not_negative(variation=variation)
     return 1.0 if n == 1 else 1 + variation * NormalDist().inv_cdf((n - 0.375) / (n + 0.25))
 
 
-def _check(n: int, serial: float) -> None:
+def _ranks_and_share(n: int, serial: float) -> None:
     if n < 1:
-        raise ValueError(f"the number of ranks is at least 1; got {n}")
+        raise ValueError(f"the number of ranks must be at least 1; got {n}")
     if not 0 <= serial <= 1:
-        raise ValueError(f"the serial part is a fraction from 0 to 1; got {serial}")
+        raise ValueError(f"the serial part must be a fraction from 0 to 1; got {serial}")

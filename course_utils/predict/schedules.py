@@ -1,8 +1,8 @@
-"""In which order each stage of a pipeline works: GPipe, 1F1B, interleaved 1F1B and zero-bubble, as lists of operations.
+"""The order in which each stage of a pipeline works: GPipe, 1F1B, interleaved 1F1B and zero-bubble.
 
-An operation is (kind, chunk, micro_batch). Kinds: F forward, B backward; a zero-bubble schedule splits B into I (gradient of the input, which
-the stage before waits for) and W (gradient of the weights, which nobody waits for). A device holds one chunk of the model, or `v` of them when
-interleaved: chunk c lives on device c mod p.
+An operation is (kind, chunk, micro_batch). Kinds: F forward, B backward; a zero-bubble schedule splits B into I
+(gradient of the input, which the stage before waits for) and W (gradient of the weights, which nobody waits for). A
+device holds one chunk of the model, or `v` of them when interleaved: chunk c lives on device c mod p.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
-from ._check import count
+from .validation import count
 
 Op = tuple[str, int, int]
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
 def gpipe(p: int, m: int) -> list[list[Op]]:
-    """All forwards, then all backwards, the last micro-batch first. Huang et al., arXiv 1811.06965. Holds m micro-batches."""
+    """All forwards, then all backwards, the last micro-batch first. Huang et al., arXiv 1811.06965. Holds m
+    micro-batches."""
     count(p=p, m=m)
     return [[("F", s, i) for i in range(m)] + [("B", s, i) for i in reversed(range(m))] for s in range(p)]
 
 
 def one_f_one_b(p: int, m: int) -> list[list[Op]]:
-    """Stage s runs p-1-s forwards ahead, then one forward and one backward in turn. PipeDream-Flush, arXiv 2006.09503. Holds at most p-s."""
+    """Stage s runs p-1-s forwards ahead, then one forward and one backward in turn. PipeDream-Flush, arXiv 2006.09503.
+    Holds at most p-s."""
     count(p=p, m=m)
     return [_in_turn([("F", s, i) for i in range(m)], [("B", s, i) for i in range(m)], p - 1 - s) for s in range(p)]
 
 
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
-    """1F1B with `v` chunks a device: the bubble is v times smaller, the traffic v times larger. Narayanan et al., arXiv 2104.04473, section 2.2.
+    """1F1B with `v` chunks a device: the bubble is v times smaller, the traffic v times larger. Narayanan et al., arXiv
+    2104.04473, section 2.2.
 
     Micro-batches go in groups of p through chunk after chunk, so `m` must be a multiple of `p`.
     """
@@ -48,14 +51,19 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 
 
 def split_backward(orders: Sequence[Sequence[Op]]) -> list[list[Op]]:
-    """The same orders with every B as I and W, one after the other: the stage before may go on after I."""
-    return [[part for kind, c, i in order for part in ((("I", c, i), ("W", c, i)) if kind == "B" else ((kind, c, i),))] for order in orders]
+    """The same orders with every B split into I and then W, so that the stage before can go on after I."""
+    return [
+        [part for kind, c, i in order for part in ((("I", c, i), ("W", c, i)) if kind == "B" else ((kind, c, i),))]
+        for order in orders
+    ]
 
 
 def zb_h1(p: int, m: int) -> list[list[Op]]:
-    """1F1B with the weight gradients of stage s put off by s micro-batches, which fills the bubbles of even stages: ZB-H1, arXiv 2401.10241.
+    """1F1B that delays the weight gradients of stage s by s micro-batches, to fill the bubbles of even stages: ZB-H1,
+    arXiv 2401.10241.
 
-    Bubble (p-1) (F + I - W) instead of (p-1) (F + I + W). Holds at most p micro-batches on every stage, each until its W is done.
+    Bubble (p-1) (F + I - W) instead of (p-1) (F + I + W). Holds at most p micro-batches on every stage, each until its
+    W is done.
     """
     count(p=p, m=m)
     orders = []
@@ -69,10 +77,14 @@ def zb_h1(p: int, m: int) -> list[list[Op]]:
     return orders
 
 
-def zero_bubble(p: int, m: int, forward_s: Sequence[float], input_s: Sequence[float], weight_s: Sequence[float], comm_s: float = 0.0) -> list[list[Op]]:
-    """The idea of `zb_h1` for uneven stages, by list scheduling: whenever a stage is free it takes the most urgent thing that it can do.
+def zero_bubble(
+    p: int, m: int, forward_s: Sequence[float], input_s: Sequence[float], weight_s: Sequence[float], comm_s: float = 0.0
+) -> list[list[Op]]:
+    """The idea of `zb_h1` for uneven stages, by list scheduling: a free stage takes the most urgent operation that can
+    run.
 
-    That is I if its gradient has come, else F if its input has come and the stage holds fewer than p micro-batches, else a W that waits.
+    That's I if its gradient has arrived; else F if its input has arrived and the stage holds fewer than p
+    micro-batches; else a pending W.
     """
     count(p=p, m=m)
     orders: list[list[Op]] = [[] for _ in range(p)]
@@ -81,7 +93,7 @@ def zero_bubble(p: int, m: int, forward_s: Sequence[float], input_s: Sequence[fl
     weights: list[deque[int]] = [deque() for _ in range(p)]
     inputs[0].extend(range(m))
     held, busy_until = [0] * p, [0.0] * p
-    # (time, what, stage, micro-batch). All that arrives at a moment (0: input, 1: gradient) comes before the choices of that moment (2).
+    # (time, what, stage, micro-batch). At equal times, arrivals (0: input, 1: gradient) sort before choices (2).
     events: list[tuple[float, int, int, int]] = [(0.0, 2, 0, 0)]
     push, pop = heapq.heappush, heapq.heappop
     while events:

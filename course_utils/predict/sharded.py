@@ -1,12 +1,13 @@
-"""A fully sharded (FSDP, ZeRO-3) step as events: weights are gathered before each layer, gradients scattered after it."""
+"""Simulate a fully sharded step (FSDP, ZeRO-3): gather weights before each layer, scatter gradients after it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ._check import fraction
-from .data_parallel import Layer, Span
+from ..spans import Span
+from .data_parallel import Layer
+from .validation import fraction
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ShardedStep:
 
     @property
     def cost_s(self) -> float:
-        """What communication costs: collectives that compute does not hide, and compute that they slow down."""
+        """What communication costs: collectives that compute doesn't hide, and compute that they slow down."""
         return self.total_s - self.compute_s
 
 
@@ -33,13 +34,14 @@ def fsdp_step(
     interference: float = 0.0,
     rank: int = 0,
 ) -> ShardedStep:
-    """One step of `layers` (in forward order), `nbytes` of each being its weights and its gradients, in bytes as they travel.
+    """One step of `layers` (in forward order). A layer's `nbytes` is the size of its weights, and of its gradients, as
+    they travel.
 
-    The weights of the next layer are gathered while this one computes, one ahead; backward gathers them again (unless they were kept:
-    `reshard_after_forward=False`, ZeRO-2) and reduce-scatters each layer's gradients (`reduce_scatter_s`, by default as long as the gather). All
-    collectives share one link, in the order in which they are asked for. Hidden when a layer computes longer than its collectives take; the
-    first gather and the last scatter never hide. Beside a collective, compute loses the fraction `interference` of its speed.
-    Zhao et al., "PyTorch FSDP", arXiv 2304.11277, section 3.3.
+    While one layer computes, the next layer's weights are gathered. Backward gathers them again (unless they were kept:
+    `reshard_after_forward=False`, ZeRO-2) and reduce-scatters each layer's gradients (`reduce_scatter_s`, by default
+    the time of a gather). All collectives share one link, first come, first served. They hide behind layers that
+    compute for longer, except for the first gather and the last scatter. During a collective, compute loses the
+    fraction `interference` of its speed. Zhao et al., "PyTorch FSDP", arXiv 2304.11277, section 3.3.
     """
     if not layers:
         raise ValueError("a step needs at least one layer")
@@ -58,9 +60,9 @@ def fsdp_step(
         return link
 
     def compute(start: float, cost: float, label: str) -> float:
-        # All that is sent so far was asked for by `start`, so the link is busy from then until `link` without a gap.
-        beside = max(0.0, link - start) if cost else 0.0
-        slowed = min(beside * interference, cost * interference / (1 - interference) if interference < 1 else beside)
+        # Every collective so far was requested by `start`, so the link is busy from then until `link` without a gap.
+        busy_s = max(0.0, link - start) if cost else 0.0
+        slowed = min(busy_s * interference, cost * interference / (1 - interference) if interference < 1 else busy_s)
         end = start + cost + slowed
         spans.append((rank, start, end, "compute", label))
         return end
@@ -80,4 +82,6 @@ def fsdp_step(
             gathered = send(start, all_gather_s(layers[i - 1].nbytes), f"gather {i - 1}")
         now = compute(start, layers[i].backward_s, f"B{i}")
         send(now, scatter_s(layers[i].nbytes), f"scatter {i}")
-    return ShardedStep(max(now, link), sum(layer.forward_s + layer.backward_s for layer in layers), total_link, tuple(spans))
+    return ShardedStep(
+        max(now, link), sum(layer.forward_s + layer.backward_s for layer in layers), total_link, tuple(spans)
+    )

@@ -1,18 +1,20 @@
-"""A transformer's parameters and operations, how well hardware is used, how long training takes, and a tensor-parallel step."""
+"""A transformer's parameters and operations, how well hardware is used, how long training takes, and a tensor-parallel
+step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._check import count, one_of, positive
 from .collectives import from_bus_bandwidth
 from .constants import TP_BALANCE, TP_REPEATED_BYTES
 from .memory import RECOMPUTE
+from .validation import count, one_of, positive
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """A GPT: `layers` blocks of width `hidden` with a 4x feed-forward part, `vocab` tokens (tied embedding), sequences of `seq`."""
+    """A GPT: `layers` blocks of width `hidden` with a 4x feed-forward part, `vocab` tokens (tied embedding), sequences
+    of `seq`."""
 
     layers: int
     hidden: int
@@ -27,18 +29,24 @@ class Transformer:
     @property
     def params(self) -> float:
         """12 l h^2 (1 + 13/(12 h) + (V + s)/(12 l h)). Narayanan et al., arXiv 2104.04473, equation 2."""
-        return 12 * self.layers * self.hidden**2 * (1 + 13 / (12 * self.hidden) + (self.vocab + self.seq) / (12 * self.layers * self.hidden))
+        return (
+            12
+            * self.layers
+            * self.hidden**2
+            * (1 + 13 / (12 * self.hidden) + (self.vocab + self.seq) / (12 * self.layers * self.hidden))
+        )
 
     @property
     def beyond_matrices(self) -> float:
-        """FLOPs of a step over those of its layers' weight matrices: 1 + s/(6 h) + V/(16 l h), with a recomputed forward."""
+        """FLOPs of a step over those of its layers' weight matrices: 1 + s/(6 h) + V/(16 l h), with a recomputed
+        forward."""
         return 1 + self.seq / (6 * self.hidden) + self.vocab / (16 * self.layers * self.hidden)
 
     def step_flops(self, batch: float, recompute: str = "full") -> float:
         """Floating-point operations of forward and backward for `batch` sequences.
 
-        `full` recomputation: 96 B s l h^2 (1 + s/(6h) + V/(16 l h)), arXiv 2104.04473, equation 3. `none`: 72 B s l h^2 (1 + s/(6h) + V/(12 l h)).
-        `selective` adds the forward of the attention core, 4 B s^2 h l.
+        `full` recomputation: 96 B s l h^2 (1 + s/(6h) + V/(16 l h)), arXiv 2104.04473, equation 3. `none`: 72 B s l h^2
+        (1 + s/(6h) + V/(12 l h)). `selective` adds the forward of the attention core, 4 B s^2 h l.
         """
         positive(batch=batch)
         one_of(RECOMPUTE, recompute=recompute)
@@ -50,29 +58,29 @@ class Transformer:
 
 
 def iteration_s(model: Transformer, batch: float, gpus: int, flops_per_gpu: float, recompute: str = "full") -> float:
-    """Seconds of a step of `batch` sequences on `gpus` that each reach `flops_per_gpu` (FLOP/s). arXiv 2104.04473, equation 3."""
+    """Seconds of a step of `batch` sequences on `gpus` that each reach `flops_per_gpu` (FLOP/s). arXiv 2104.04473,
+    equation 3."""
     count(gpus=gpus)
     positive(flops_per_gpu=flops_per_gpu)
     return model.step_flops(batch, recompute) / (gpus * flops_per_gpu)
 
 
-def training_s(tokens: float, params: float, gpus: int, flops_per_gpu: float, flops_per_token: float = 8) -> float:
-    """Seconds to train on `tokens`: 8 T P / (n X) with a recomputed forward, 6 T P / (n X) without (`flops_per_token=6`).
+def training_days(tokens: float, params: float, gpus: int, flops_per_gpu: float, flops_per_token: float = 8) -> float:
+    """Days to train on `tokens`: 8 T P / (n X) seconds with a recomputed forward, 6 T P / (n X) without
+    (`flops_per_token=6`).
 
     Narayanan et al., arXiv 2104.04473, equation 4; Kaplan et al., arXiv 2001.08361, for 6.
     """
     positive(tokens=tokens, params=params, flops_per_gpu=flops_per_gpu, flops_per_token=flops_per_token)
     count(gpus=gpus)
-    return flops_per_token * tokens * params / (gpus * flops_per_gpu)
+    return flops_per_token * tokens * params / (gpus * flops_per_gpu) / 86_400
 
 
-def training_days(tokens: float, params: float, gpus: int, flops_per_gpu: float, flops_per_token: float = 8) -> float:
-    """`training_s` in days of 86,400 s."""
-    return training_s(tokens, params, gpus, flops_per_gpu, flops_per_token) / 86_400
-
-
-def mfu(tokens_per_s: float, *, params: float, layers: int, hidden: int, seq: int, gpus: int, peak_flops: float) -> float:
-    """Model FLOPs utilisation (0 to 1): (6 N + 12 l h s) tokens/s over the peak of all GPUs; recomputation does not count as work.
+def mfu(
+    tokens_per_s: float, *, params: float, layers: int, hidden: int, seq: int, gpus: int, peak_flops: float
+) -> float:
+    """Model FLOPs utilisation (0 to 1): (6 N + 12 l h s) tokens/s over the peak of all GPUs; recomputation does not
+    count as work.
 
     PaLM, arXiv 2204.02311, appendix B.
     """
@@ -81,26 +89,13 @@ def mfu(tokens_per_s: float, *, params: float, layers: int, hidden: int, seq: in
     return (6 * params + 12 * layers * hidden * seq) * tokens_per_s / (gpus * peak_flops)
 
 
-def hfu(mfu: float, recompute: str = "full") -> float:
-    """Hardware FLOPs utilisation from MFU: what the device did, recomputation included: 4/3 of it when whole layers are recomputed."""
-    positive(mfu=mfu)
-    one_of(("none", "full"), recompute=recompute)
-    return mfu * (4 / 3 if recompute == "full" else 1)
-
-
-def utilisation(flops_per_s: float, peak_flops: float) -> float:
-    """Achieved over peak operations per second, 0 to 1: HFU when what was achieved is measured on the device."""
-    positive(flops_per_s=flops_per_s, peak_flops=peak_flops)
-    return flops_per_s / peak_flops
-
-
 @dataclass(frozen=True)
 class TensorParallelStep:
-    """Seconds of a step on each of the tensor-parallel ranks, and what they consist of."""
+    """Seconds of a step on each tensor-parallel rank, by part."""
 
     divided_s: float  # matrix products, 1/t of them
     repeated_s: float  # layer norms, dropouts, residuals: the same on every rank
-    communication_s: float  # all-reduces, which nothing hides
+    communication_s: float  # all-reduces; this model hides none of them
 
     @property
     def total_s(self) -> float:
@@ -108,13 +103,21 @@ class TensorParallelStep:
 
 
 def tensor_parallel_step(
-    model: Transformer, batch: int, ranks: int, *, flops_per_gpu: float, busbw_Bps: float, recompute: str = "full", balance: float = TP_BALANCE.value
+    model: Transformer,
+    batch: int,
+    ranks: int,
+    *,
+    flops_per_gpu: float,
+    busbw_Bps: float,
+    recompute: str = "full",
+    balance: float = TP_BALANCE.value,
 ) -> TensorParallelStep:
     """A step of `batch` sequences with every layer split over `ranks` (Megatron-LM without sequence parallelism).
 
-    `flops_per_gpu` is what one GPU reaches on a whole layer; `busbw_Bps` is the bus bandwidth of an all-reduce among the ranks. Each layer all-reduces its
-    residual stream (2 bytes a value) twice forward, twice backward, and twice more when it is recomputed. What stays whole on every rank moves
-    88 bytes a value at `balance` FLOP/s per byte/s. Shoeybi et al., arXiv 1909.08053, section 3.
+    `flops_per_gpu` is what one GPU reaches on a whole layer; `busbw_Bps` is the bus bandwidth of an all-reduce among
+    the ranks. Each layer all-reduces its residual stream (2 bytes a value) twice forward, twice backward, and twice
+    more when it is recomputed. What every rank repeats moves 88 bytes a value, at `balance` FLOP/s per byte/s.
+    Shoeybi et al., arXiv 1909.08053, section 3.
     """
     count(batch=batch, ranks=ranks)
     positive(flops_per_gpu=flops_per_gpu, busbw_Bps=busbw_Bps, balance=balance)

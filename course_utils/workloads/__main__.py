@@ -8,9 +8,20 @@ from .images import image_set
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m course_utils.workloads", description="Draw or download image sets now, so that a lesson finds them.")
-    parser.add_argument("source", nargs="?", default="glyphs", help='"glyphs" (default), "cifar100", or an ImageNet-style folder')
-    parser.add_argument("--pixels", type=int, nargs="+", default=[32], help="32 (default) for the cpu size, 224 for the gpu size, 256 for loading experiments")
+    parser = argparse.ArgumentParser(
+        prog="python -m course_utils.workloads",
+        description="Draw or download image sets now, so that a lesson needn't.",
+    )
+    parser.add_argument(
+        "source", nargs="?", default="glyphs", help='"glyphs" (default), "cifar100", or an ImageNet-style folder'
+    )
+    parser.add_argument(
+        "--pixels",
+        type=int,
+        nargs="+",
+        default=[32],
+        help="32 (default) for the cpu size, 128 for GPUs below 14 GB, 224 for others, 256 for loading experiments",
+    )
     parser.add_argument("--root", help="where to put them (default: data/cache of the course)")
     args = parser.parse_args()
     for pixels in args.pixels:

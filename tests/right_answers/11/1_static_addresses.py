@@ -11,11 +11,16 @@ def batch_file(nodes: int, gpus_per_node: int, cpus_per_gpu: int, minutes: int, 
 #SBATCH --gpus={nodes * gpus_per_node}
 #SBATCH --cpus-per-task={gpus_per_node * cpus_per_gpu}
 #SBATCH --time=0-{minutes // 60}:{minutes % 60}
-#SBATCH --signal=USR1@{warn_s}
+#SBATCH --signal=B:10@{warn_s}
+warn() {{ echo 'the time is nearly over'; touch "$SLURM_SUBMIT_DIR/save_now"; }}
+rm -f "$SLURM_SUBMIT_DIR/save_now"
+trap warn USR1
 export MASTER_ADDR=$(scontrol show hostnames | head -n1)
 export MASTER_PORT=$(( 15000 + $SLURM_JOB_ID % 5000 ))
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-srun --kill-on-bad-exit bash -c {shlex.quote(inner)}
+srun --kill-on-bad-exit bash -c {shlex.quote(inner)} &
+wait $!
+wait $!
 code=$?
 echo "ended with $code"
 exit $code

@@ -1,0 +1,71 @@
+"""Run a real PyTorch program on modelled GPUs: nothing large is computed, memory is counted, and the clock is virtual.
+
+`activate` is called in each rank before the program starts. What the program sees as `cuda:K` lies on the CPU with a
+tag; a dispatch mode looks at every operator, leaves out the arithmetic of large ones, and lets the clock advance by
+what the operator would take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+
+SPANS = 200_000  # of the timeline, that are kept
+
+
+def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
+    """Let torch believe in the GPUs of a cluster (its JSON) in this process and all threads that it starts from now on.
+
+    Returns what to call when the program has ended: it leaves the timeline and the memory's peak next to the rank's
+    records, and gives back the real clocks.
+    """
+    from torch.distributed import is_available
+
+    from ..clusters import Cluster
+    from . import autocast, cuda, edges, group, kinds, marks, tensors
+    from .state import Gpus
+
+    found = Cluster.from_json(cluster)
+    if found.one_of:  # the others are only thought of
+        world_size = found.one_of
+        os.environ.update(WORLD_SIZE=str(world_size))
+    # All ranks run here; the program sees the node that it would be on.
+    at_most = max(1, found.per_node // int(os.environ.get("COURSE_GPUS_PER_RANK", "1")))
+    node, local_rank = divmod(rank, at_most)
+    on_node = min(at_most, world_size - node * at_most)
+    os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(on_node), GROUP_RANK=str(node))
+    gpus = Gpus(found, rank, world_size)
+    cuda.install(gpus)
+    operators = tensors.install(gpus)
+    autocast.install()
+    kinds.install(gpus)
+    marked = marks.install(gpus)
+    if is_available():
+        group.install(gpus)
+    edges.install(gpus, operators)
+
+    def finish() -> None:
+        edges.real_time()
+        folder = os.environ.get("COURSE_RUN_DIR")
+        if folder is None or gpus.forked:
+            return
+        kinds.find_gradients()
+        used = max(gpus.memory, key=lambda memory: memory.most)
+        left = {
+            "host_s": gpus.clock.host,
+            "peak_bytes": used.most,
+            "at_peak": used.at_peak,
+            "peak_s": used.peak_at[0],
+            "peak_line": used.peak_at[1],
+            "limit_bytes": used.limit,
+            "marks": marked,
+            "spans": gpus.clock.spans[:SPANS],
+        }
+        with open(os.path.join(folder, f"rank{rank}.emulated.json"), "w") as file:
+            json.dump(left, file)
+
+    return finish
+
+
+__all__ = ["activate"]

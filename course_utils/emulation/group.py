@@ -1,0 +1,395 @@
+"""The process group of modelled GPUs: small values really travel, large ones only take their time.
+
+Each call of a collective exchanges what every rank calls and when its GPU is ready for it. So a difference in kind,
+shape or type is an error on all ranks, and all agree on when it begins and ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from . import links, meeting, several_gpus
+from .plans import SMALL
+from .state import Gpus, block
+from .works import Batch, EmulatedWork, Message
+
+_gpus: Gpus  # of this rank; `install` sets it
+_groups: list[tuple[int, ...]] = []  # the global ranks of all groups that this rank has heard of
+_inits = 0
+_Tensors = list[torch.Tensor]
+
+
+class EmulatedGroup(dist.ProcessGroup):
+    """A process group over modelled links. What torch asks of a group has torch's names and arguments."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: Any, ranks: Sequence[int]):
+        super().__init__(rank, size)
+        self.rank_, self.size_, self.ranks = rank, size, tuple(ranks)
+        self.meeting: Any = (
+            meeting.Alone(rank, size) if _gpus.cluster.one_of else meeting.Meeting(store, rank, size, timeout)
+        )
+        self.real = self.meeting.gloo
+        self.free = 0.0  # when this group's stream has done all that it was given
+        self.lanes: dict[int, float] = {}  # other rank -> when all messages to it have been sent
+        self.leaving: list[Message] = []  # messages that were sent and may not have arrived
+        self.batch: list[EmulatedWork] | None = None
+        self.number = 0  # of calls
+        self.routes: dict[int, links.Route] = {}
+
+    def rank(self) -> int:
+        return self.rank_
+
+    def size(self) -> int:
+        return self.size_
+
+    def getBackendName(self) -> str:
+        return "emulated"
+
+    def setGroupName(self, name: str) -> None:
+        self.name_ = name
+
+    _set_group_name = setGroupName
+
+    def getGroupName(self) -> str:
+        return getattr(self, "name_", "0")
+
+    @property
+    def group_name(self) -> str:
+        return self.getGroupName()
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """None while torch makes the group: it would attach a recorder, which asks C++ for a backend."""
+        return [torch.device("cpu"), torch.device("cuda")] if self in dist.distributed_c10d._world.pg_map else []
+
+    @property
+    def supports_splitting(self) -> bool:
+        return False
+
+    def shutdown(self) -> None:
+        """Messages that were sent arrive before their sender goes."""
+        with _disable_current_modes():
+            for message in self.leaving:
+                message.arrive()
+        self.leaving = []
+
+    def abort(self) -> None:
+        self.leaving = []
+
+    def _get_backend(self, device: Any) -> EmulatedGroup:
+        return self
+
+    def _start_coalescing(self, device: Any) -> None:
+        """What comes now is one batch; each part waits for its own message all the same."""
+        self.batch = []
+
+    def _end_coalescing(self, device: Any) -> Any:
+        works, self.batch = self.batch, None
+        return Batch(works or [])
+
+    # Collectives.
+    def allreduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
+        return self._collective("all_reduce", tensors, tensors, self._sums(self.real.allreduce, opts, tensors, tensors))
+
+    def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
+        def real() -> None:
+            for t in tensors:
+                self._sums(self.real.allreduce, _like(opts, dist.AllreduceOptions()), [t], [t])()
+
+        return self._collective("all_reduce", tensors, tensors, real)
+
+    def broadcast(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
+        return self._collective(
+            "broadcast", tensors, tensors, lambda: self.real.broadcast(tensors, *_given(opts)).wait()
+        )
+
+    def reduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
+        def real() -> None:  # gloo leaves partial sums on the other ranks, NCCL what they had
+            own = tensors if opts is None or opts.rootRank == self.rank_ else [t.clone() for t in tensors]
+            self._sums(self.real.reduce, opts, own, own)()
+
+        return self._collective("reduce", tensors, tensors, real)
+
+    def allgather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
+        def real() -> None:
+            self.real.allgather(outs, ins).wait()
+
+        return self._collective("all_gather", ins, outs[0], real, outs, self.size_)
+
+    def _allgather_base(self, out: torch.Tensor, own: torch.Tensor, opts: Any = None) -> EmulatedWork:
+        return self.allgather_into_tensor_coalesced([out], [own], opts, out)
+
+    def all_gather_single(self, out: torch.Tensor, own: torch.Tensor, opts: Any = None, **_: Any) -> EmulatedWork:
+        return self._allgather_base(out, own, opts)
+
+    def allgather_into_tensor_coalesced(
+        self, outs: _Tensors, ins: _Tensors, opts: Any = None, result: Any = None
+    ) -> EmulatedWork:
+        def real() -> None:
+            for out, own in zip(outs, ins, strict=True):
+                self.real._allgather_base(out.view(-1), own.reshape(-1)).wait()
+
+        return self._collective("all_gather", ins, outs, real, outs if result is None else result, self.size_)
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def reduce_scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
+        real = self._sums(self.real.reduce_scatter, opts, outs, outs, ins)
+        return self._collective("reduce_scatter", ins[0], outs, real)
+
+    def _reduce_scatter_base(self, out: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> EmulatedWork:
+        return self.reduce_scatter_tensor_coalesced([out], [whole], opts, out)
+
+    def reduce_scatter_single(self, out: torch.Tensor, whole: torch.Tensor, opts: Any = None, **_: Any) -> EmulatedWork:
+        return self._reduce_scatter_base(out, whole, opts)
+
+    def reduce_scatter_tensor_coalesced(
+        self, outs: _Tensors, ins: _Tensors, opts: Any = None, result: Any = None
+    ) -> EmulatedWork:
+        def real() -> None:
+            for out, whole in zip(outs, ins, strict=True):
+                self._sums(
+                    self.real._reduce_scatter_base, _like(opts, dist.ReduceScatterOptions()), [out], out, whole
+                )()
+
+        return self._collective("reduce_scatter", ins, outs, real, outs if result is None else result)
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall_base(
+        self, out: torch.Tensor, own: torch.Tensor, out_sizes: Any, in_sizes: Any, opts: Any = None
+    ) -> EmulatedWork:
+        def real() -> None:
+            self.real.alltoall_base(out, own, out_sizes, in_sizes).wait()
+
+        return self._collective("all_to_all", [own], [out], real, out, shapes=False)
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(self, outs: _Tensors, ins: _Tensors, opts: Any = None) -> EmulatedWork:
+        def real() -> None:  # gloo has the form with one tensor only
+            flat = torch.cat([t.reshape(-1) for t in ins])
+            found = flat.new_empty(sum(t.numel() for t in outs))
+            self.real.alltoall_base(found, flat, [t.numel() for t in outs], [t.numel() for t in ins]).wait()
+            for out, part in zip(outs, found.split([t.numel() for t in outs]), strict=True):
+                out.copy_(part.view_as(out))
+
+        return self._collective("all_to_all", ins, outs, real, outs, shapes=False)
+
+    all_to_all = alltoall
+
+    def gather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
+        def real() -> None:
+            self.real.gather(outs, ins, *_given(opts)).wait()
+
+        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_)
+
+    def scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
+        def real() -> None:
+            self.real.scatter(outs, ins, *_given(opts)).wait()
+
+        return self._collective("scatter", outs, outs, real, outs, self.size_)
+
+    def barrier(self, opts: Any = None) -> EmulatedWork:
+        _gpus.clock.synchronize()
+        end = self._meet("barrier", [], 0, None)
+        _gpus.clock.wait_until(end)
+        return EmulatedWork(_gpus, [], end, [], None)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        with _disable_current_modes():
+            self.real.monitored_barrier(timeout, wait_all_ranks)
+        self.barrier()
+
+    def send(self, tensors: _Tensors, to: int, tag: int = 0) -> Any:
+        return self._message(tensors[0], to, tag, sending=True)
+
+    def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Any:
+        return self._message(tensors[0], source, tag, sending=False)
+
+    def _sums(self, call: Callable[..., Any], opts: Any, outs: _Tensors, *args: Any) -> Callable[[], None]:
+        """A reduction by gloo, which lacks NCCL's mean."""
+
+        def real() -> None:
+            mean = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
+            if mean:
+                opts.reduceOp = dist.ReduceOp.SUM
+            call(*args, *_given(opts)).wait()
+            for t in outs if mean else ():
+                t.div_(self.size_, rounding_mode=None if t.dtype.is_floating_point else "trunc")
+
+        return real
+
+    def _collective(
+        self, kind: str, ins: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], real: Callable[[], None],
+        result: Any = None, times: int = 1, shapes: bool = True,
+    ) -> EmulatedWork:  # fmt: skip
+        """Price a collective, and do it if it's small or on the CPU. The whole buffer has `times` the bytes of `ins`;
+        `shapes` of all ranks have to be the same."""
+        ins, outs = list(ins), list(outs)
+        if _gpus.adopting is not None:
+            for t in [*ins, *outs]:
+                if block(t) is None:
+                    _gpus.tag(t, *_gpus.adopting)
+        blocks = [b for t in [*ins, *outs] if (b := block(t)) is not None]
+        device = blocks[0].device if blocks else None
+        nbytes = sum(t.numel() * t.element_size() for t in ins) * times
+        known = all(b.computed for b in blocks)
+        if device is not None:
+            filled = {b for t in outs if (b := block(t)) is not None}
+            several_gpus.wait_for_buckets(_gpus, _gpus.queue(device), blocks)
+            _gpus.use(_gpus.queue(device), kind, [b for b in blocks if b not in filled], filled)
+        elif ins and dist.get_backend(self) == "nccl" and _called_by_the_program():
+            raise RuntimeError("No backend type associated with device type cpu")
+        end = self._meet(kind, ins, nbytes, device, shapes)
+        if device is None or all(t.numel() <= SMALL or not t.dtype.is_floating_point for t in [*ins, *outs]):
+            with _disable_current_modes():
+                real()
+        else:
+            known = False
+        written = [b for t in outs if (b := block(t)) is not None]
+        for b in written:
+            b.computed = b.computed and known
+            b.arrives = end
+        return self._kept(EmulatedWork(_gpus, outs if result is None else result, end, written, device))
+
+    def _meet(
+        self, kind: str, tensors: Sequence[torch.Tensor], nbytes: int, device: int | None, shapes: bool = True
+    ) -> float:
+        """Exchange with all ranks what they call and when they're ready; returns when it ends. Raises RuntimeError if
+        they don't call the same."""
+        clock = _gpus.clock
+        ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
+        clock.host += _gpus.device.host_s
+        self.number += 1
+        words = kind
+        if shapes:
+            words += "".join(f" {t.dtype} {list(t.shape)}" for t in tensors)
+        with _disable_current_modes():
+            meeting.record(self.getGroupName(), self.number, kind, tensors)
+            share = float(links.sharing(_gpus.cluster, self.ranks, _groups))
+            ready = max(ready, self.free)  # behind this group's earlier collectives
+            rows = self.meeting.exchange(words, ready, share)
+        start = max(row[0] for row in rows)
+        end = start + links.seconds(kind, nbytes, self._route(int(max(row[1] for row in rows))))
+        if device is not None:
+            if start > ready:
+                clock.spans.append(("waiting", kind, ready, start))
+            clock.spans.append(("communication", kind, start, end))
+            self.free = end
+        return end
+
+    def _route(self, sharing: int) -> links.Route:
+        if sharing not in self.routes:
+            self.routes[sharing] = links.Route.of(_gpus.cluster, self.ranks, sharing)
+        return self.routes[sharing]
+
+    def _message(self, tensor: torch.Tensor, other: int, tag: int, sending: bool) -> Message:
+        """Send or receive a tensor; gloo carries the sender's time, and the values if they're small."""
+        found = block(tensor)
+        device = found.device if found is not None else None
+        clock = _gpus.clock
+        ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
+        clock.host += _gpus.device.host_s
+        nbytes = tensor.numel() * tensor.element_size()
+        travels = tensor.numel() <= SMALL or not tensor.dtype.is_floating_point or device is None
+        took = links.message_s(_gpus.cluster, self.ranks[self.rank_], self.ranks[other], nbytes)
+        if sending:
+            ready = max(ready, self.lanes.get(other, 0.0))
+            self.lanes[other] = ready + took
+        elif found is not None:
+            found.computed = found.computed and travels
+        with _disable_current_modes():
+            stamp = torch.tensor([ready, float(tensor.numel())], dtype=torch.float64)
+            values = tensor.clone() if sending and travels else tensor
+            if sending:
+                opened = [self.meeting.send([stamp], other, 2 * tag)]
+                opened += [self.meeting.send([values], other, 2 * tag + 1)] if travels else []
+            else:
+                opened = [self.meeting.receive([stamp], other, 2 * tag)]
+        work = Message(
+            _gpus, tensor, [found] if found is not None else [], device,
+            ready=ready, took=took, sent=opened, buffers=[stamp, values], stamp=None if sending else stamp,
+            values=functools.partial(self.meeting.receive, [tensor], other, 2 * tag + 1) if travels else None,
+        )  # fmt: skip
+        if sending:  # nobody need wait for this object, and gloo reads from its buffers
+            self.leaving = [*(message for message in self.leaving if not message.left()), work]
+        self._kept(work)
+        return work
+
+    def _kept(self, work: EmulatedWork) -> EmulatedWork:
+        if self.batch is not None:
+            self.batch.append(work)
+        return work
+
+
+def _given(opts: Any) -> tuple[Any, ...]:
+    return () if opts is None else (opts,)
+
+
+def _like(opts: Any, own: Any) -> Any:
+    """The options of a batch, as those of each call in it."""
+    if opts is not None:
+        own.reduceOp = opts.reduceOp
+    return own
+
+
+def _called_by_the_program() -> bool:
+    """Whether a collective comes from one of `dist`'s functions for tensors. C++ code, as DDP's, takes what it sees for
+    its GPU, and objects travel as the group likes it."""
+    frame = sys._getframe(3)
+    names = []
+    ours = ("distributed_c10d.py", "c10d_logger.py", "torch/overrides.py", "emulation/tensors.py")
+    while frame is not None and frame.f_code.co_filename.endswith(ours):
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return bool(names) and not any("object" in name for name in names)
+
+
+def install(gpus: Gpus) -> None:
+    """From here on every new process group is an emulated one, whatever backend the program asks for."""
+    global _gpus
+    _gpus = gpus
+    inside = dist.distributed_c10d
+    real_init, real_helper = dist.init_process_group, inside._new_process_group_helper
+    world = inside._world
+
+    def make(options: Any, _: Any) -> EmulatedGroup:
+        ranks = options.global_ranks_in_group or range(options.group_size)
+        store = dist.PrefixStore(f"{_inits}/", options.store)  # a second init meets at fresh keys
+        return EmulatedGroup(store, options.group_rank, options.group_size, options.timeout, ranks)
+
+    dist.Backend.register_backend("emulated", make, extended_api=True, devices=["cpu"])
+
+    def helper(size: int, rank: Any, ranks: list[int], backend: Any, store: Any, *args: Any, **kwargs: Any) -> Any:
+        if "mpi" in str(backend):
+            raise ValueError("an emulated cluster has nccl and gloo, and not mpi")
+        _groups.append(tuple(ranks or range(size)))
+        kwargs.pop("device_id", None)
+        group, prefix = real_helper(size, rank, ranks, "emulated", store, *args, **kwargs)
+        if group in world.pg_map:
+            world.pg_map[group] = (dist.Backend(str(backend)), world.pg_map[group][1])
+        return group, prefix
+
+    @functools.wraps(real_init)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        global _inits
+        _inits += 1
+        kwargs.pop("device_id", None)  # torch would compare it with the devices of this build
+        _groups.clear()
+        return real_init(*args, **kwargs)
+
+    several_gpus.install()
+    inside._new_process_group_helper = helper
+    dist.init_process_group = inside.init_process_group = init
+    if gpus.cluster.one_of:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        inside.rendezvous = lambda *args, **kwargs: iter([(FakeStore(), 0, gpus.cluster.one_of)])

@@ -1,0 +1,40 @@
+"""What the emulation has to say of a program, with the line of the program that it's about."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import FrameType
+
+import torch
+
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
+_NOT_THE_PROGRAMS = (OURS, TORCHS, "<", os.path.dirname(os.__file__))  # the last is Python's own library
+_said: set[tuple[str, str]] = set()
+
+
+@functools.cache
+def _is_the_programs(name: str) -> bool:
+    return not name.startswith(_NOT_THE_PROGRAMS) or (
+        "site-packages" in name[len(_NOT_THE_PROGRAMS[-1]) :] and not name.startswith(TORCHS)
+    )
+
+
+def program_line() -> str:
+    """Where the program stands: file and line of the innermost frame that is neither torch's, ours nor Python's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_the_programs(frame.f_code.co_filename):
+            return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+        frame = frame.f_back
+    return "torch"
+
+
+def say(kind: str, text: str) -> None:
+    """Print a remark, once of its kind for each line of the program."""
+    line = program_line()
+    if (kind, line) not in _said:
+        _said.add((kind, line))
+        print(f"emulated: {text} ({line})", file=sys.stderr, flush=True)

@@ -1,0 +1,232 @@
+"""What a rank knows of its modelled GPUs: the cluster, the clock, the memory of each device, and a tag on each storage
+that lies there."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from ..clusters import Cluster
+from .clock import Clock, Mark, Queue
+from .memory import Chunk, Memory
+from .remarks import program_line, say
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Block:
+    """The tag of a storage: it lies on GPU `device`. It lives as long as the storage.
+
+    `computed` is False once an operator whose arithmetic was left out has written to it. `arrives` is when a collective
+    in flight will have filled it, until somebody waits for it. `wrote` and `reads` are the work of streams that used it
+    last, as queue and number.
+    """
+
+    __slots__ = ("__weakref__", "_arrives", "chunk", "computed", "device", "gpus", "kind", "nbytes", "reads", "wrote")
+
+    def __init__(self, gpus: Gpus, device: int, nbytes: int, kind: str):
+        self.gpus, self.device, self.nbytes, self.kind = gpus, device, nbytes, kind
+        self.chunk: Chunk | None = None
+        self.computed = True
+        self.wrote: tuple[int, int] | None = None
+        self.reads: dict[int, int] = {}
+        self._arrives: float | None = None
+        self.chunk = gpus.take(device, nbytes, kind)
+
+    @property
+    def arrives(self) -> float | None:
+        return self._arrives
+
+    @arrives.setter
+    def arrives(self, when: float | None) -> None:
+        if when is None and self._arrives is not None:  # the current stream has waited; others haven't
+            queue = self.gpus.queue(self.device)
+            queue.given += 1
+            self.wrote, self.reads = (queue.key, queue.given), {}
+        self._arrives = when
+
+    def resize(self, nbytes: int) -> None:
+        if self.chunk is not None:
+            self.gpus.memory[self.device].give_back(self.chunk)
+            self.chunk = None
+        self.chunk = self.gpus.take(self.device, nbytes, self.kind)
+        self.nbytes = nbytes
+        if not nbytes:  # it's freed: whatever comes into it is new
+            self.wrote, self.reads, self.computed = None, {}, True
+
+    def becomes(self, kind: str) -> None:
+        self.kind = kind
+        if self.chunk is not None:
+            self.chunk.kind = kind
+
+    def __del__(self) -> None:
+        if self.chunk is not None:
+            self.gpus.memory[self.device].give_back(self.chunk)
+
+
+class Host:
+    """The tag of a storage of the CPU into which a GPU's values were copied: whether they were computed, and when the
+    copy is there, if nobody waited for it."""
+
+    __slots__ = ("computed", "mark")
+
+    def __init__(self, computed: bool, mark: Mark | None = None):
+        self.computed, self.mark = computed, mark
+
+
+class _Thread(threading.local):
+    """What CUDA keeps for each thread: its device, and on each device its stream."""
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.queues: dict[int, Queue] = {}
+
+
+class Gpus:
+    """All modelled GPUs that this rank can see, and the one that it has set."""
+
+    def __init__(self, cluster: Cluster, rank: int = 0, world_size: int = 1):
+        self.cluster, self.device = cluster, cluster.device_of(rank)
+        self.rank, self.world_size = rank, world_size
+        self.count = max(1, cluster.count // cluster.nodes)
+        self.clock = Clock()
+        self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.count)]
+        self.kind = "activations"  # of what is allocated next
+        self.defaults: dict[int, Queue] = {}
+        self.forked = False
+        self.initialized = False  # CUDA is by what first names a device; a DeviceMesh sets this rank's if nothing has
+        # Where what a functional collective makes lies, and whether it will be computed.
+        self.adopting: tuple[int, bool] | None = None
+        self.before_oom: list[Callable[[], None]] = []  # called before memory's kinds are told
+        self._thread = _Thread()
+
+    def _where(self) -> tuple[float, str]:
+        return self.clock.host, program_line()
+
+    @property
+    def current(self) -> int:
+        return self._thread.device
+
+    @current.setter
+    def current(self, index: int) -> None:
+        self._thread.device = index
+
+    @property
+    def queues(self) -> dict[int, Queue]:
+        """The current stream of each device, in this thread."""
+        return self._thread.queues
+
+    def queue(self, device: int | None = None) -> Queue:
+        """The current stream of a device."""
+        index = self.current if device is None else device
+        return self.queues.get(index) or self.default_queue(index)
+
+    def default_queue(self, index: int) -> Queue:
+        if index not in self.defaults:
+            self.defaults[index] = self.clock.queue(index, 0)
+        return self.defaults[index]
+
+    def index(self, device: Any = None) -> int:
+        """The number of a GPU. Raises ValueError for another kind of device, torch.AcceleratorError for a GPU that
+        isn't there, RuntimeError in a process that was forked."""
+        if self.forked:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the"
+                " 'spawn' start method"
+            )
+        self.initialized = True
+        if device is None:
+            return self.current
+        if isinstance(device, (str, torch.device)):
+            named = torch.device(device)
+            if named.type != "cuda":
+                raise ValueError(f"Expected a cuda device, but got: {named}")
+            found = self.current if named.index is None else named.index
+        else:
+            found = int(getattr(device, "index", device))
+        if found >= self.count:
+            has = f"{self.cluster.label} has {self.count} in a node"
+            error = torch.AcceleratorError(f"CUDA error: invalid device ordinal (cuda:{found}, and {has})")
+            error.error_code = 101
+            raise error
+        return found if found >= 0 else self.current
+
+    def take(self, device: int, nbytes: int, kind: str) -> Chunk:
+        """Memory of a device. Raises torch.OutOfMemoryError if it doesn't have it."""
+        self.make_sure(device, nbytes)
+        return self.memory[device].take(nbytes, kind)
+
+    def make_sure(self, device: int, nbytes: int) -> None:
+        """Raise torch.OutOfMemoryError if a device doesn't have this much left."""
+        memory = self.memory[device]
+        if memory.live + nbytes > memory.limit * memory.fraction:
+            for look in self.before_oom:
+                look()
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"
+                f" {self.device.name}, has {memory.limit / 2**30:.2f} GiB, of which {memory.live / 2**30:.2f} GiB are"
+                f" taken: {memory.breakdown()}"
+            )
+
+    def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> Block:
+        """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""
+        storage = tensor.untyped_storage()
+        found = block_of(storage)
+        if found is None:
+            found = Block(self, device, storage.nbytes(), self.kind)
+            storage._course_block = found
+        if not computed:
+            found.computed = False
+        return found
+
+    def use(self, queue: Queue, name: str, read: Iterable[Block], written: Iterable[Block] = ()) -> None:
+        """A stream's next work uses these storages. What isn't in order with another stream's use of them, or with a
+        collective in flight, is a race, and is said."""
+        self.clock.ask(queue)
+        work = queue.given + 1
+        for b in read:
+            if b.arrives is not None:
+                say("race", f"a race: {name} uses a tensor that a collective still fills, and nobody has waited for it")
+                b.arrives = None
+            elif b.wrote is not None and not queue.comes_after(*b.wrote):
+                say("race", f"a race: {name} reads what another stream may still be writing. Wait for that stream")
+                queue.join(dict([b.wrote]))
+            b.reads[queue.key] = work
+        for b in written:
+            if b.arrives is not None:
+                say("race", f"a race: {name} overwrites what a collective still uses, and nobody has waited for it")
+                b.arrives = None
+            elif not all(queue.comes_after(*use) for use in b.reads.items()):
+                say("race", f"a race: {name} overwrites what another stream may still be reading. Wait for that stream")
+            elif b.wrote is not None and not queue.comes_after(*b.wrote):
+                say("race", f"a race: {name} overwrites what another stream may still be writing. Wait for that stream")
+            b.wrote, b.reads = (queue.key, work), {}
+
+    say = staticmethod(say)
+
+
+def block_of(storage: torch.UntypedStorage) -> Block | None:
+    return getattr(storage, "_course_block", None)
+
+
+def block(tensor: torch.Tensor) -> Block | None:
+    """The tag of a tensor's storage, None on the CPU."""
+    try:
+        return getattr(tensor.untyped_storage(), "_course_block", None)
+    except (NotImplementedError, RuntimeError):  # a tensor without storage, such as a sparse one
+        return None
+
+
+def host(tensor: torch.Tensor) -> Host | None:
+    """The tag of a CPU tensor's storage into which something was copied from a GPU."""
+    try:
+        return getattr(tensor.untyped_storage(), "_course_host", None)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+__all__ = ["HERE", "Block", "Gpus", "Host", "block", "block_of", "host", "say"]

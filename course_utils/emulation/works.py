@@ -1,0 +1,162 @@
+"""What a call of a collective returns on modelled GPUs: its end on the virtual clock, and what waiting for it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .state import Block, Gpus
+from .streams import ASKED_S
+
+
+class EmulatedWork(dist.Work):
+    """A collective in flight. `wait` lets the current stream wait for its end, as NCCL's does; the host runs on.
+
+    `device` is None for tensors of the CPU, for which the host waits.
+    """
+
+    def __init__(self, gpus: Gpus, result: Any, end: float, blocks: Sequence[Block], device: int | None):
+        super().__init__()
+        self.gpus, self.result_, self.end, self.blocks, self.device = gpus, result, end, blocks, device
+        # What comes before its end, of each queue: all that was asked of its own stream, and of those that waited.
+        self._waited = dict(gpus.clock.mark(gpus.queue(device)).done) if device is not None else {}
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self.device is None:
+            self.gpus.clock.wait_until(self.end)
+        else:
+            queue = self.gpus.queue(self.device)
+            queue.free = max(queue.free, self.end)
+            queue.join(self._waited)
+        for b in self.blocks:
+            if b.arrives is not None:
+                b.arrives = None
+                self._waited.update([b.wrote] if b.wrote else [])
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        self.gpus.clock.host += ASKED_S
+        return self.end <= self.gpus.clock.host
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return self.result_
+
+    def get_future(self) -> Future[Any]:
+        _at_the_end_of_backward(self.wait)
+        return _Future(self.gpus, self.device, self.wait, self.result_)
+
+
+def _at_the_end_of_backward(wait: Callable[[], Any]) -> None:
+    """DDP waits there for the futures that it got."""
+    if torch._C._current_graph_task_id() != -1:
+        torch.autograd.Variable._execution_engine.queue_callback(wait)
+
+
+class _Future(Future):
+    """Its value is there; who waits for it lets the current stream `join` what makes it. What comes `then` runs on a
+    stream of its own, as after NCCL's."""
+
+    def __init__(self, gpus: Gpus, device: int | None, join: Callable[[], Any], value: Any):
+        super().__init__()
+        self.gpus, self.device, self.join = gpus, device, join
+        self.set_result(value)
+
+    def wait(self) -> Any:
+        self.join()
+        return super().wait()
+
+    def then(self, callback: Callable[[Any], Any]) -> Future[Any]:
+        gpus, device = self.gpus, self.device
+        if device is None:
+            self.join()
+            return _Future(gpus, None, self.join, callback(self))
+        before, own = gpus.queues.get(device), gpus.clock.queue(device)
+        gpus.queues[device] = own
+        try:
+            self.join()
+            value = callback(self)
+        finally:
+            gpus.queues.pop(device)
+            if before is not None:
+                gpus.queues[device] = before
+        mark = gpus.clock.mark(own)
+
+        def join() -> None:
+            gpus.clock.wait_on(gpus.queue(device), mark)
+
+        _at_the_end_of_backward(join)
+        return _Future(gpus, device, join, value)
+
+
+class Message(EmulatedWork):
+    """A message between two ranks. The sender's time stamp travels with it, so that nobody has to meet: the receiver
+    knows at `wait` when it came. A sender never waits for its receiver, as if NCCL's buffers had no end.
+    """
+
+    def __init__(
+        self, gpus: Gpus, tensor: torch.Tensor, blocks: Sequence[Block], device: int | None,
+        *, ready: float, took: float, sent: Sequence[Any], stamp: torch.Tensor | None, buffers: Sequence[torch.Tensor],
+        values: Callable[[], Any] | None = None,
+    ):  # fmt: skip
+        super().__init__(gpus, [tensor], ready + took, blocks, device)
+        self.ready, self.took = ready, took
+        self.open = sent  # gloo's own work, which needs the buffers until the other side has taken them
+        self.buffers = buffers
+        self.values = values  # receives them, once it's known that they have the right size: gloo would abort
+        self.stamp = stamp  # of a receiver: filled with the sender's time and number of elements
+        self.numel, self.done = tensor.numel(), False
+
+    def left(self) -> bool:
+        """Whether the other side has all of it."""
+        return all(work.is_completed() for work in self.open)
+
+    def arrive(self) -> None:
+        """Wait, in real time, until the other side has all of it."""
+        for work in self.open:
+            work.wait()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if not self.done and self.stamp is not None:
+            with _disable_current_modes():
+                self.open[0].wait()
+                sent, numel = self.stamp.tolist()
+                if numel != self.numel:
+                    raise RuntimeError(f"a message of {numel:.0f} numbers arrives where {self.numel} are expected")
+                if self.values is not None:
+                    self.values().wait()
+            start = max(self.ready, sent)
+            self.end = start + self.took
+            if self.device is not None:
+                if start > self.ready:
+                    self.gpus.clock.spans.append(("waiting", "recv", self.ready, start))
+                self.gpus.clock.spans.append(("communication", "recv", start, self.end))
+        self.done = True
+        return super().wait(timeout)
+
+
+class Batch(dist.Work):
+    """Several calls as one."""
+
+    def __init__(self, works: Sequence[Any]):
+        super().__init__()
+        self.works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self.works:
+            work.wait()
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)

@@ -1,0 +1,63 @@
+"""How busy other programs kept this machine while a launch ran: what makes a measurement wrong without a word."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+LEAST_S = 0.5  # the kernel counts in hundredths of a second, and a short peak says little
+
+
+@dataclass(frozen=True)
+class Look:
+    """Core seconds since the machine started, and since this process did. `busy` counts all programs, `stolen` what
+    other virtual machines took, `own` this process and its descendants that have ended."""
+
+    at: float
+    busy: float
+    idle: float
+    own: float
+
+
+def look() -> Look | None:
+    """The machine's work up to now; None where the system doesn't say (only Linux does, and not in every sandbox)."""
+    try:
+        fields = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:9]]
+        user, nice, system, idle, iowait, irq, softirq, stolen = fields
+    except (OSError, ValueError):
+        return None
+    ticks = os.sysconf("SC_CLK_TCK")
+    mine = os.times()
+    return Look(
+        time.monotonic(),
+        (user + nice + system + irq + softirq + stolen) / ticks,
+        (idle + iowait) / ticks,
+        mine.user + mine.system + mine.children_user + mine.children_system,
+    )
+
+
+def others(before: Look | None, after: Look | None) -> tuple[float, float] | None:
+    """How many cores other programs kept busy between two looks, and how many had nothing to do, on average. None if
+    there's nothing to tell from."""
+    if before is None or after is None or after.at - before.at < LEAST_S:
+        return None
+    passed = after.at - before.at
+    theirs = after.busy - before.busy - (after.own - before.own)
+    free = after.idle - before.idle
+    if theirs + free <= 0:  # numbers that don't move
+        return None
+    return max(0.0, theirs) / passed, max(0.0, free) / passed
+
+
+def warning(other_cores: float, free_cores: float, cores: int) -> str:
+    """What to say of a launch on `cores` cores; empty when others didn't matter. They do where they took a fifth of
+    them or more, and hardly any was free."""
+    if other_cores < 0.2 * cores or free_cores > 0.15 * cores:
+        return ""
+    return (
+        f"A busy machine: other programs used {min(other_cores, cores):.1f} of {cores} cores while this ran, so its"
+        " times are too long. Close them, then run the cell again."
+    )

@@ -1,0 +1,121 @@
+"""What more GPUs bring: speed-up by the two laws with the cost of talking, and when a job in a queue is done."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import predict
+from ..figures.canvas import GREY, ORANGE, RUST
+from ..units import number
+from .controls import Control
+from .drawing import Drawing, View
+from .explorer import Explorer, Found, Question, Values
+from .log_plot import LogPlot
+
+MOST = 1024
+COUNTS = [2**power for power in range(11)]
+SERIAL = Control("serial", "serial share", 5, "of the time on one GPU: what can't be split", 0, 50, "%", whole=False)
+TALK = Control("talk", "talking", 0, "what summing the gradients takes on 2 GPUs, of the time of a step on one",
+               0, 100, "%", whole=False)  # fmt: skip
+GPUS = Control("gpus", "GPUs", 64, "how many share the work", 1, MOST, base=2)
+LATENCY = Control("latency", "latency", 0.01, "of one message, of the time of a step on one GPU", 0, 1, "%",
+                  whole=False, more=True)  # fmt: skip
+CONTROLS = (SERIAL, TALK, GPUS, LATENCY)
+LEAVES_OUT = (
+    "overlap of computing and talking (lesson 05), which hides some of it; GPUs that come late; what a GPU loses on a"
+    " small batch; and that a larger batch may need more images to learn the same. All talk is a ring all-reduce, and"
+    " between machines a link is slower than within one."
+)
+
+
+def talk_share(values: Values, n: int) -> float:
+    """A ring all-reduce on `n` GPUs, as a share of a step on one GPU: `predict.ring_all_reduce` with a link that sums
+    on two GPUs in `talk` percent of the step, and `latency` percent for each of 2 (n-1) messages on top."""
+    step, nbytes = values["talk"] / 100, 1.0
+    latency = values["latency"] / 100 if step else 0.0
+    return predict.ring_all_reduce(n, nbytes, predict.Link(latency, nbytes / max(step, 1e-12)))
+
+
+def strong(values: Values, n: int) -> float:
+    """Speed-up of the same job on `n` GPUs: Amdahl's law, with the talk on top."""
+    return 1 / (1 / predict.amdahl(n, values["serial"] / 100) + talk_share(values, n))
+
+
+def weak(values: Values, n: int) -> float:
+    """How much more is done at a time when each GPU brings its own share of work: Gustafson's law, with the talk on
+    top. The serial share is that of one GPU."""
+    return predict.gustafson(n, values["serial"] / 100) / (1 + talk_share(values, n))
+
+
+def times(value: float) -> str:
+    """A speed-up with three digits."""
+    return f"{value:.{max(0, 2 - max(0, math.floor(math.log10(value))))}f}"
+
+
+def render(values: Values, found: Found, answered: bool = True) -> View:
+    """Speed-up over GPUs: ideal, the same job, and a job that grows; a mark at the GPUs that were chosen."""
+    n = values["gpus"]
+    same, grown = strong(values, n), weak(values, n)
+    best = max(COUNTS, key=lambda k: strong(values, k))
+    title = f"{n} GPU{'s' * (n > 1)}: the same job {times(same)} times as fast, an efficiency of {same / n:.0%}"
+    drawing = Drawing(312)
+    drawing.text(12, 24, title if answered else f"How much faster are {n} GPUs?", 15, bold=True)
+    plot = LogPlot(drawing, 66, 205, (1, MOST), (0.5, MOST), "GPUs", "x")
+    plot.line([(1, 1), (MOST, MOST)], GREY, 1)
+    legend = [(GREY, "", 1.0, "ideal")]
+    if answered:
+        grid = [2 ** (power / 4) for power in range(41)]  # the laws hold between whole numbers too
+        for law, dashes, words in ((weak, "2 4", "a job that grows (weak)"), (strong, "7 4", "the same job (strong)")):
+            points = [(float(round(k)), law(values, round(k))) for k in grid]
+            plot.line(points, ORANGE, 2.4, dashes)
+            legend.append((ORANGE, dashes, 2.4, words))
+        plot.mark((n, grown), RUST, hollow=True)
+        plot.mark((n, same), RUST)
+    _legend(drawing, legend)
+    if not answered:
+        return View.of(drawing, "Speed-up over GPUs. Only the ideal line is drawn before your guess.")
+    ceiling = ""
+    if best < MOST:
+        ceiling = f" Beyond about {best} GPUs each further one makes it slower, because all have to talk."
+    elif values["serial"]:
+        ceiling = (
+            f" However many there are, the serial share allows no more than {times(100 / values['serial'])} times."
+        )
+    job = (
+        f"the same job is done {times(same)} times as fast, and one that grows with the GPUs does {times(grown)} times"
+    )
+    return View.of(drawing, f"On {n} GPU{'s' * (n > 1)} {job} as much at a time.{ceiling}")
+
+
+def _legend(drawing: Drawing, rows: list[tuple[str, str, float, str]]) -> None:
+    x = 84.0
+    for color, dashes, width, words in rows:
+        drawing.line([(x, 46), (x + 30, 46)], color, width, dashes)
+        drawing.text(x + 36, 50, words, 12)
+        x += 66 + 6.6 * len(words)
+
+
+def scaling(money: bool = False, **settings: Any) -> Explorer:
+    """What more GPUs bring. `settings` are serial, talk and latency (all in percent of a step on one GPU), and gpus.
+    With `money=True` also when a job is done that waits in a queue, and its price: queue, deadline, price, hours."""
+    if not isinstance(money, bool):
+        raise ValueError(f"money is True or False; got {money!r}")
+    if money:
+        from .scaling_money import explorer
+
+        return explorer(settings)
+    start = {control.name: control.default for control in CONTROLS}
+    n, right = GPUS.default, strong(start, GPUS.default)
+    choices = [f"about {number(round(guess))} times" for guess in (0.95 * n, n / 2, right)]
+
+    def judge(guess: str | None) -> str:
+        first = "" if guess is None else "Yes. " if guess == choices[-1] else "Not this time. "
+        parts = f"the part that is split shrinks to {95 / n:.1f}% of the time, but the {SERIAL.default}% stay"
+        return f"{first}It's {times(right)} times: {parts}. Now let the GPUs talk, for 3% of a step, say."
+
+    text = (
+        f"{SERIAL.default}% of a job can't be split, and talking costs nothing yet. How much faster is it on {n} GPUs?"
+    )
+    question = None if settings else Question(text, choices, judge)
+    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -1,0 +1,5 @@
+"""`python -m course_utils.lab [FOLDER]`: see `start`."""
+
+from .start import main
+
+main()

@@ -1,0 +1,7 @@
+"""Runs in each kernel that the lab starts (PYTHONSTARTUP): `%%ranks` in a cell before `%load_ext course_utils` says
+what is missing."""
+
+try:
+    __import__("course_utils.magic_names").magic_names.watch(globals()["get_ipython"]())
+except (ImportError, KeyError):  # another environment's kernel, or Python itself in a terminal
+    pass

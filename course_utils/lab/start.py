@@ -1,0 +1,181 @@
+"""Open JupyterLab on the course: on this machine's loopback only, with a token.
+
+    python -m course_utils.lab [FOLDER] [arguments of `jupyter lab`, which win over ours]
+
+In a checkout of the course you work on its own notebooks. Otherwise, or if you name a FOLDER, it gets copies of them
+first; a file that's there already stays as you left it. PORT=8890 asks for a port (if it's busy, you get the next free
+one); BROWSER=no opens no browser.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+from ..folders import CARRIED, CHECKOUT, COURSE
+from . import FOLDER
+
+BROUGHT = ("*.ipynb", "*.md", "take_home/*.py")  # what learners open
+SETTINGS = Path(__file__).resolve().parent / "jupyter"
+# The table of contents is open at the left; what else a workspace holds, JupyterLab adds.
+WORKSPACE = {
+    "data": {
+        "layout-restorer:data": {"left": {"collapsed": False, "visible": True, "current": "@jupyterlab/toc:plugin"}}
+    },
+    "metadata": {"id": "default"},
+}
+
+
+def course_folder(named: str | None) -> Path:
+    """The folder to open, with the notebooks in it. Runs and progress are kept there too."""
+    if named is None and not CARRIED.is_dir():
+        return CHECKOUT
+    usual = "." if any(Path.cwd().glob("notebooks/[0-9][0-9]_*.ipynb")) else os.environ.get("COURSE_HOME") or FOLDER
+    folder = Path(named or usual).expanduser().resolve()
+    bring_notebooks(folder)
+    os.environ["COURSE_HOME"] = str(folder)
+    print(f"Your notebooks are in {folder}")
+    return folder
+
+
+def bring_notebooks(folder: Path) -> None:
+    """Copy lessons with the files they show, exercises and solutions to `folder`, apart from what's there."""
+    try:
+        for kind in ("notebooks", "exercises", "solutions"):
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            for file in (path for pattern in BROUGHT for path in (COURSE / kind).glob(pattern)):
+                copy = folder / file.relative_to(COURSE)
+                if not copy.exists():
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(file, copy)
+    except OSError as error:
+        raise SystemExit(
+            f"couldn't put the notebooks into {folder} ({error.strerror}); name another folder:"
+            " `python -m course_utils.lab FOLDER`"
+        ) from None
+
+
+def open_outline() -> None:
+    """See to it that the table of contents is open in a JupyterLab that has never been arranged."""
+    from jupyterlab.commands import get_workspaces_dir
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+    place = get_workspaces_dir()
+    try:
+        if not os.path.isdir(place) or not os.listdir(place):
+            WorkspacesManager(place).save("default", json.dumps(WORKSPACE))
+    except OSError:  # then it's closed
+        pass
+
+
+def free_port(first: int) -> int:
+    """The first free port from `first` on."""
+    for port in range(first, min(first + 100, 65536)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise SystemExit(f"no free port from {first} on; choose another with PORT=")
+
+
+def wanted_port() -> int:
+    text = os.environ.get("PORT") or "8888"
+    if not text.isdigit() or not 1024 <= int(text) <= 65535:
+        raise SystemExit(f"PORT={text} is not a port; use a number from 1024 to 65535")
+    return int(text)
+
+
+def can_open_browser() -> bool:
+    if os.environ.get("BROWSER") in ("no", "none", "0"):
+        del os.environ["BROWSER"]
+        return False
+    desktop = sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")
+    )
+    return desktop and not os.environ.get("SSH_CONNECTION")
+
+
+def socket_fits(folder: str) -> bool:
+    """Whether a kernel's Unix sockets can lie in `folder`: the address of a socket has room for 107 characters."""
+    return len(os.fsencode(os.path.join(folder, f"kernel-{uuid.uuid4()}-ipc-5"))) <= 107
+
+
+def arguments(root: Path, port: int, runtime: str) -> list[str]:
+    """Our arguments for `jupyter lab`."""
+    result = [
+        f"--ServerApp.root_dir={root}",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--LabApp.default_url=/course",
+        "--ServerApp.log_level=WARN",
+        # Set here and not on a command line, where other users of the machine could read it.
+        f"--IdentityProvider.token={secrets.token_hex(24)}",
+    ]
+    if os.geteuid() == 0:  # as on most cloud images
+        result.append("--ServerApp.allow_root=True")
+    if sys.platform == "linux" and socket_fits(runtime):  # no port that other users of this machine could reach
+        result.append("--KernelManager.transport=ipc")
+    return result
+
+
+def announce(port: int, address: str) -> None:
+    """Say where JupyterLab is. Its own message hides a token that was chosen for it, so nobody could use the address
+    there."""
+    print(f"\nJupyterLab is at\n\n    {address}\n", flush=True)
+    if os.environ.get("SSH_CONNECTION"):
+        host = os.environ["SSH_CONNECTION"].split()[2]
+        print(
+            "From your own computer, first forward the port:\n\n"
+            f"    ssh -N -L {port}:127.0.0.1:{port} {getpass.getuser()}@{host}\n",
+            flush=True,
+        )
+    print("Ctrl-C here ends it.", flush=True)
+
+
+def main() -> None:
+    given = sys.argv[1:]
+    if given[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
+    root = course_folder(given.pop(0) if given and not given[0].startswith("-") else None)
+    os.chdir(root)
+    # Defaults of this course (its first page, line numbers, no news pop-up); the user's own settings stay, and override
+    # them.
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+        filter(None, [str(SETTINGS), os.environ.get("JUPYTER_CONFIG_PATH")])
+    )
+    os.environ.setdefault("JUPYTERLAB_WORKSPACES_DIR", str(root / ".lab" / "workspaces"))
+    open_outline()
+    os.environ.setdefault("PYTHONSTARTUP", str(SETTINGS / "startup.py"))
+    # the kernel of this environment, even if the user has one of the same name
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    port = free_port(wanted_port())
+    # Home directories may lie on a network, where sockets fail, and have long paths, so we use a local folder that is
+    # private to this user.
+    usual = tempfile.gettempdir()
+    with tempfile.TemporaryDirectory(
+        prefix="course-lab-", dir=usual if socket_fits(os.path.join(usual, "course-lab-12345678")) else "/tmp"
+    ) as own:
+        runtime = os.environ.setdefault("JUPYTER_RUNTIME_DIR", own)
+        args = arguments(root, port, runtime)
+        if not can_open_browser():
+            args.append("--no-browser")
+        theirs = {argument.partition("=")[0] for argument in given}
+        from jupyterlab.labapp import LabApp
+
+        server = LabApp.initialize_server([a for a in args if a.partition("=")[0] not in theirs] + given)
+        announce(
+            server.port, f"http://127.0.0.1:{server.port}{server.default_url}?token={server.identity_provider.token}"
+        )
+        server.start()

@@ -1,0 +1,61 @@
+"""What the pages of lessons show besides figures: sentences, a program as code, and whether a bet was made."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .table import show
+
+
+class _Sentence:
+    """A sentence or two, as text and as HTML."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f"<div style='margin:.2em 0;max-width:60em'>{html.escape(self.text)}</div>"
+
+
+def say(text: str) -> None:
+    """Show a sentence or two of a lesson. What `print` writes, JupyterLab breaks wherever a line is full, in the middle
+    of a word, too; this wraps between words."""
+    show(_Sentence(text))
+
+
+class Program:
+    """A file that shows itself as code."""
+
+    def __init__(self, path: Path):
+        self.path, self.text = path, path.read_text(encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_markdown_(self) -> str:
+        # JupyterLab breaks long lines of an output anywhere, in the middle of a word, too.
+        style = "<style>.course-program pre {word-break: normal !important; overflow-wrap: anywhere}</style>"
+        return f"`{self.path.name}`\n\n<div class='course-program'>{style}\n\n```python\n{self.text}```\n\n</div>"
+
+
+class Words:
+    """Sentences that show themselves as a list."""
+
+    def __init__(self, lines: Sequence[str]):
+        self.lines = lines
+
+    def __repr__(self) -> str:
+        return "\n".join(f"- {line}" for line in self.lines)
+
+    _repr_markdown_ = __repr__
+
+
+def guessed(guess: Any) -> bool:
+    """Whether the reader replaced the three dots."""
+    return guess is not ... and guess is not None

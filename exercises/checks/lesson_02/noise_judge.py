@@ -1,0 +1,189 @@
+"""Lesson 02, exercise 4: says which rank loads what, and compares the noise that they got."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import Any
+
+from ..judging import Answer, Difference
+from .cases import AUGMENTED, EPOCHS, UNIT, noises
+
+Noise = list[list[int]]  # for each image its numbers, in units of `UNIT`
+RANKS = 3
+
+
+def judge_augmented(answer: Answer) -> list[str]:
+    draw = random.randrange(2**32)
+    told = answer.on_ranks("noise.augmented", ranks=RANKS, given=asks(draw))
+    decide(compare({name: noise for rank in told for name, noise in rank.items()}, draw))
+    return [
+        (
+            f"{EPOCHS} epochs with 0 to 3 workers, and in another order: each image gets the noise of its seed, epoch"
+            " and index"
+        ),
+        "no two images, epochs or seeds share their noise, not even among 100,000 images; it is the same in another"
+        " process, and for other images",
+        "global random states and the images are left alone",
+    ]
+
+
+def asks(draw: int) -> list[dict[str, Any]]:
+    """What each rank does, by name. What has to be the same is never asked of one rank: an answer that remembers its
+    noise, or finds it in our frames, has nothing to repeat."""
+    order = list(range(AUGMENTED))
+
+    def load(epoch: int, workers: int = 0, seed: int = 0, order: list[int] = order) -> dict[str, Any]:
+        return {"task": "load", "seed": seed, "epoch": epoch, "workers": workers, "order": order}
+
+    def items(epoch: int, indices: list[int]) -> dict[str, Any]:
+        return {"task": "items", "epoch": epoch, "indices": indices}
+
+    def black(n: int, size: int, seed: int, epoch: int, salted: bool = False) -> dict[str, Any]:
+        return {"task": "black", "n": n, "size": size, "seed": seed, "epoch": epoch, "salted": salted}
+
+    first = {_alone(epoch): load(epoch) for epoch in range(EPOCHS)}
+    turned = {"turned": load(1, order=order[::-1]), "again": items(2, [5, 5, 0])}
+    workers = {n: {_with_workers(n, epoch): load(epoch, n) for epoch in (0, 1)} for n in (1, 2, 3)}
+    return [
+        first | {"single": items(EPOCHS, [0, 1, 2, 3]), "salted": black(4, 4, 3, 1, salted=True)},
+        turned
+        | {"seed": load(0, seed=1), "black": black(AUGMENTED // 2, 8, 0, 1), "unsalted": black(4, 4, 3, 1)}
+        | {"many": {"task": "many", "draw": draw}},
+        {"elsewhere": load(2)} | workers[1] | workers[2] | workers[3],
+    ]
+
+
+def _alone(epoch: int) -> str:
+    return f"epoch {epoch}"
+
+
+def _with_workers(n: int, epoch: int) -> str:
+    return f"epoch {epoch} with {n}"
+
+
+def compare(told: dict[str, Any], draw: int) -> dict[str, Any]:
+    """What is the same and what isn't, in what all ranks told."""
+    alone = [told[_alone(epoch)] for epoch in range(EPOCHS)]
+    rows: Noise = sum(alone, [])
+    numbers = [v * UNIT for row in rows for v in row]
+    return {
+        "pairs": [[divmod(a, AUGMENTED), divmod(b, AUGMENTED)] for a, b in _alike(rows)],
+        "touched": told["single"]["touched"],
+        "elsewhere": _same(told["elsewhere"], alone[2]),
+        "workers": [n for n in (1, 2, 3) if not all(_same(told[_with_workers(n, e)], alone[e]) for e in (0, 1))],
+        "order": _same(told["turned"], alone[1]) and _same(told["again"]["noise"], [alone[2][i] for i in (5, 5, 0)]),
+        "seed": not _same(told["seed"], alone[0]),
+        "mean": statistics.fmean(numbers),
+        "std": statistics.pstdev(numbers),
+        "beyond": sum(abs(v) > 2 for v in numbers) / len(numbers),
+        "collision": _collision(told["many"], draw),
+        "salted": _same(told["salted"], told["unsalted"]),
+        "images": _same(told["black"], alone[1][: AUGMENTED // 2]),
+        "repeats": len(rows[0]) - len({round(v / 10) for v in rows[0]}),
+    }
+
+
+def _near(a: list[int], b: list[int], units: int) -> bool:
+    return len(a) == len(b) and all(abs(x - y) <= units for x, y in zip(a, b, strict=True))
+
+
+def _same(one: Noise, other: Noise) -> bool:
+    """Equal but for rounding: adding noise to another image rounds it in another way."""
+    return len(one) == len(other) and all(_near(a, b, 1) for a, b in zip(one, other, strict=True))
+
+
+def _alike(rows: Noise) -> list[tuple[int, int]]:
+    """Each row that repeats an earlier one, after the first that it repeats."""
+    pairs = ((next((a for a in range(b) if _near(rows[a], rows[b], 5)), None), b) for b in range(len(rows)))
+    return [(a, b) for a, b in pairs if a is not None]
+
+
+def _collision(many: Noise, draw: int) -> list[tuple[int, int, int]]:
+    """The first two (seed, epoch, index) with one noise; none is right."""
+    seen: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    for asked, noise in zip(noises(draw), many, strict=True):
+        if tuple(noise) in seen:
+            return [seen[tuple(noise)], asked]
+        seen[tuple(noise)] = asked
+    return []
+
+
+def decide(found: dict[str, Any]) -> None:
+    """Raise the first `Difference`; `found` is from `compare`."""
+    expected = "noise that depends on seed, epoch and index, and on nothing else"
+    pairs = found["pairs"]
+    across = [(a, b) for a, b in pairs if a[0] != b[0] and a[1] != b[1]]
+    if len(pairs) > 2 and all(a[0] == b[0] for a, b in pairs[:3]):
+        raise Difference(
+            "same for all",
+            f"In epoch {pairs[0][0][0]} images {pairs[0][0][1]} and {pairs[0][1][1]} get the same noise.",
+            expected,
+        )
+    if any(a[1] == b[1] for a, b in pairs):
+        raise Difference("same every epoch", "An image gets the same noise in epoch 0 and in a later one.", expected)
+    if found["touched"]:
+        raise Difference(
+            "global state",
+            f"Loading changed the global random state of {' and '.join(found['touched'])}.",
+            "a generator of its own: dropout and the sampler use the global one",
+        )
+    if not found["elsewhere"]:
+        raise Difference("another process", "Another process, asked for the same images, gets other noise.", expected)
+    if found["workers"]:
+        n = found["workers"][0]
+        raise Difference(
+            "workers matter", f"With {n} worker{'s' * (n > 1)} the images get other noise than with none.", expected
+        )
+    if not found["order"]:
+        raise Difference(
+            "order matters", "Asked for in another order, or once more, the images get other noise.", expected
+        )
+    if across:
+        a, b = across[0]
+        raise Difference(
+            "sums collide",
+            f"Image {a[1]} in epoch {a[0]} gets the noise of image {b[1]} in epoch {b[0]}; so do {len(across) - 1}"
+            " others.",
+            expected,
+        )
+    if not found["seed"]:
+        raise Difference("seed ignored", "seed=0 and seed=1 give the same noise.", expected)
+    _normal(found)
+    if found["collision"]:
+        (seed, epoch, index), (seed_too, epoch_too, index_too) = found["collision"]
+        raise Difference(
+            "sums collide",
+            f"Image {index} in epoch {epoch} with seed={seed} gets the noise of image {index_too} in epoch {epoch_too} "
+            f"with seed={seed_too}.",
+            expected,
+        )
+    if not found["salted"]:
+        raise Difference(
+            "another process",
+            "In another process the images get other noise: the `hash` of a text is another one in each.",
+            expected,
+        )
+    if not found["images"]:
+        raise Difference("images matter", "With other images, and fewer of them, the noise is another one.", expected)
+    if found["repeats"] > 40:  # of 192; rounded numbers may meet by chance
+        raise Difference(
+            "repeats inside",
+            f"Within one image {found['repeats']} numbers of the noise repeat others.",
+            "noise of its own for each number of an image",
+        )
+
+
+def _normal(found: dict[str, Any]) -> None:
+    if abs(found["mean"]) > 0.05 or abs(found["std"] - 1) > 0.05:
+        raise Difference(
+            "not normal",
+            f"The noise has mean {found['mean']:.2f} and standard deviation {found['std']:.2f}.",
+            "mean 0 and standard deviation 1",
+        )
+    if not 0.03 < found["beyond"] < 0.06:
+        raise Difference(
+            "not normal",
+            f"Of the noise, {found['beyond']:.1%} lies further than 2 from 0.",
+            "4.6%, as with a standard normal distribution",
+        )

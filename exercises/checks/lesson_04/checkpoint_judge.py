@@ -1,0 +1,160 @@
+"""Lesson 04, exercise 4: what shows that a checkpoint doesn't keep to its contract."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from ..judging import Answer, Difference, by_rank, some
+
+
+def judge_checkpoint(answer: Answer) -> list[str]:
+    said = {
+        r"key\(s\).*\bmodule\.": "keys",
+        r"(Missing|Unexpected) key\(s\)": "model state",
+        r"deserialize object on|Attempting to deserialize|device 'cuda|cuda:7": "location",
+        r"has no attribute 'module'": "needs a wrapper",
+        r"cross-device link": "other disk",
+        r"process group has not been initialized|init_process_group": "no group",
+    }
+    with tempfile.TemporaryDirectory(prefix="course-checkpoint-") as folder:
+        saved = answer.on_ranks("checkpoint.save_wrapped", ranks=2, said=said, given=folder)
+        _saved(saved)
+        loaded = answer.on_ranks("checkpoint.load_wrapped", ranks=2, said=said, given=folder)
+        _full(loaded[0], next((rank["lost"] for rank in saved if rank["lost"]), None))
+        resumed = answer.on_ranks("checkpoint.load_plain", ranks=2, said=said, given=folder)
+    rounds = [first["rounds"] | then["rounds"] for first, then in zip(loaded, resumed, strict=True)]
+    last, epoch = ("after", 7) if loaded[0]["saved_anyway"] else ("plain", 5)
+    twins = [rank["twins"] for rank in answer.on_ranks("twins.checkpoint", ranks=2, given=["first", last])]
+    for doing, state, wanted in (
+        ("loading a DDP checkpoint into DDP", "first", 3),
+        ("loading a newer DDP checkpoint into a plain model", "newer", 4),
+        ("loading a plain checkpoint into a plain model", "plain", 5),
+        ("loading a file that was saved from cuda:7", "plain", 6),
+        ("loading the last good checkpoint after the disk was full", last, epoch),
+        ("loading a plain checkpoint into DDP", last, epoch),
+    ):
+        kind = "wrapped" if doing.endswith("into DDP") else "plain"
+        seen = [
+            compare(rank[doing], twin[state], kind) for rank, twin in zip(rounds, twins, strict=True) if doing in rank
+        ]
+        decide(doing, seen, wanted)
+    return [
+        (
+            "loaded in new processes, from DDP into DDP and a plain model, and from a plain model into both; the next"
+            " training step is equal to the last bit"
+        ),
+        "one rank writes, the others wait for it; a write that fails leaves the last good file, and raises",
+        "a file from cuda:7 loads on the CPU",
+    ]
+
+
+def compare(seen: dict[str, Any], twin: dict[str, Any], kind: str) -> dict[str, Any]:
+    """What differs from the twin after a load, and after one more step: names of tensors."""
+    return {
+        "epoch": seen["epoch"],
+        "untouched": seen["loaded"]["model"] == seen["before"],
+        "model": _differing(seen["loaded"]["model"], twin["saved"]["model"]),
+        "optimizer": _differing(seen["loaded"]["optimizer"], twin["saved"]["optimizer"]),
+        "next": _differing(seen["next"], twin[kind]),
+    }
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """The names whose shape or numbers are not equal, to the last bit, or that one side lacks."""
+    return sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
+
+
+def _saved(told: list[dict[str, Any]]) -> None:
+    writers = [rank for rank, t in enumerate(told) if t["writes"]]
+    if len(writers) > 1:
+        raise Difference(
+            "all write",
+            "All ranks write the checkpoint: into one file, at the same time.",
+            "one rank writes",
+            by_rank([f"{t['writes']} files written" for t in told]),
+        )
+    if not all(t["there"] for t in told):
+        got = by_rank(["there" if t["there"] else "not there, or not whole" for t in told])
+        if not any(t["there"] for t in told):
+            raise Difference(
+                "no file", "After `save_checkpoint` there is no file that `torch.load` reads.", "a file at `path`", got
+            )
+        raise Difference(
+            "no wait",
+            "A rank came back from `save_checkpoint` before the file was complete.",
+            "when any rank returns, the file is whole",
+            got,
+        )
+
+
+def _full(told: dict[str, Any], lost: str | None) -> None:
+    if not told["survived"]:
+        raise Difference(
+            "not atomic",
+            "The disk filled up in the middle of a write, and the last good checkpoint is gone.",
+            "the file at `path` is old or new, never half",
+        )
+    if not told["told_full"]:
+        raise Difference(
+            "keeps quiet",
+            "The disk filled up in the middle of a write, and `save_checkpoint` returned as if it had saved.",
+            "an exception: when it returns, the file is complete",
+        )
+    if lost:
+        raise Difference(
+            "not atomic",
+            f"While a newer checkpoint was saved over an older one, the old file was {lost}. A crash at that moment"
+            " would leave none.",
+            "the file at `path` is old or new at any moment, never half and never missing",
+        )
+
+
+def decide(doing: str, results: list[dict[str, Any]], epoch: int) -> None:
+    """Raise the first `Difference` of one load; a result for each rank, from `compare`."""
+    untouched = [r["untouched"] for r in results]
+    if any(untouched) and not all(untouched):
+        got = by_rank(["nothing was loaded" if u else "loaded" for u in untouched])
+        raise Difference(
+            "one rank loads", f"While {doing}, only one rank got the checkpoint.", "the same state on every rank", got
+        )
+    if "newer" in doing and all(r["model"] and r["epoch"] == epoch - 1 for r in results):
+        raise Difference(
+            "old file",
+            "A newer checkpoint was saved over an older one, and loading gave the older one.",
+            f"epoch {epoch}, which was saved last",
+            by_rank([f"epoch {r['epoch']}" for r in results]),
+        )
+    for part in ("model", "optimizer"):
+        wrong = [r[part] for r in results]
+        if any(wrong):
+            how = (
+                "nothing was loaded into the model"
+                if part == "model" and all(untouched)
+                else f"the state of the {part} is not what was saved"
+            )
+            raise Difference(
+                f"{part} state" if not (part == "model" and all(untouched)) else "nothing loaded",
+                f"While {doing}: {how}.",
+                "equal to the last bit",
+                by_rank(
+                    [
+                        f"{len(names)} entries differ or are missing: {some(names, 3)}" if names else "equal"
+                        for names in wrong
+                    ]
+                ),
+            )
+    if any(r["epoch"] != epoch for r in results):
+        raise Difference(
+            "epoch",
+            f"While {doing}: `load_checkpoint` does not return the epoch.",
+            f"{epoch} on every rank",
+            by_rank([r["epoch"] for r in results]),
+        )
+    if any(r["next"] for r in results):
+        raise Difference(
+            "next step",
+            f"After {doing}, the next training step differs from one that was never interrupted.",
+            "equal to the last bit",
+            by_rank([some(r["next"], 3) if r["next"] else "equal" for r in results]),
+        )

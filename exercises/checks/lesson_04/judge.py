@@ -1,0 +1,215 @@
+"""Lesson 04: what its exercises ask for, and what shows that an answer doesn't do it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+from ..judging import Answer, Difference, Exercise, by_rank, samples, some
+from .accuracy_judge import judge_accuracy
+from .cases import SHARD_CALLS, shard_cases
+from .checkpoint_judge import judge_checkpoint
+from .convert_judge import judge_convert
+from .trainers import judge_trainer
+
+# --- 04.1 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_shard(answer: Answer) -> list[str]:
+    told = answer.on_ranks("shard", ranks=4)
+    cases = shard_cases(told[0]["seed"])
+    for i, (n, ranks, shuffle, drop_last) in enumerate(cases):
+        calls = [
+            [told[rank]["shards"][i][c] for rank in range(ranks)] for c in range(len(SHARD_CALLS))
+        ]  # calls[c][rank]
+        case = (
+            f"{samples(n)} on {ranks} rank{'s' * (ranks > 1)}"
+            + ", drop_last=True" * drop_last
+            + (", shuffle=True" if shuffle else ", shuffle=False")
+        )
+        for (epoch, _), shards in zip(SHARD_CALLS, calls, strict=True):
+            _partition(shards, n, drop_last, shuffle, f"{case}, epoch {epoch}")
+        if calls[0] != calls[-1]:
+            got = [f"first {some(a)}; then {some(b)}" for a, b in zip(calls[0], calls[-1], strict=True)]
+            raise Difference(
+                "not repeatable",
+                f"Asked twice for the same epoch, a rank gives two different orders ({case}).",
+                "the same list",
+                by_rank(got),
+            )
+        for rank in range(ranks):
+            other, asked = (rank + 1) % ranks, told[rank]["neighbours"][i]
+            if asked != calls[0][other]:
+                raise Difference(
+                    "whose shard",
+                    f"Asked on rank {rank} for the shard of rank {other}, the function gives another shard than on rank"
+                    f" {other} ({case}).",
+                    some(calls[0][other]),
+                    [(f"rank {rank}", some(asked))],
+                )
+        if not shuffle:
+            _in_order(calls, n, drop_last, case)
+        elif n >= 12:
+            _shuffled(calls, n, ranks, case)
+    if not told[0]["elsewhere"]:
+        raise Difference(
+            "another process",
+            "Another process gets another shard for the same arguments.",
+            "the same list in every process",
+        )
+    return [
+        (
+            f"{len(cases)} cases of 1 to 1000 samples on 1 to 4 ranks: equal lengths, every sample seen, as"
+            " little padding as possible"
+        ),
+        "another order in each epoch and for each seed, the same on all ranks though their random states differ",
+        "drop_last repeats no sample; the global random state is left alone",
+    ]
+
+
+def _partition(shards: list[list[int]], n: int, drop_last: bool, shuffle: bool, case: str) -> None:
+    """The shards of one epoch deal out n samples."""
+    ranks = len(shards)
+    out = next(((r, i) for r, shard in enumerate(shards) for i in shard if not 0 <= i < n), None)
+    if out:
+        raise Difference(
+            "out of range",
+            f"Rank {out[0]} got index {out[1]}, which does not exist ({case}).",
+            f"indices from 0 to {n - 1}",
+        )
+    if len({len(shard) for shard in shards}) > 1:
+        got = by_rank([samples(len(shard)) for shard in shards])
+        raise Difference(
+            "unequal lengths",
+            f"The shards have different lengths ({case}): in training, the rank with more batches waits for ever.",
+            "equal lengths",
+            got,
+        )
+    seen = Counter(i for shard in shards for i in shard)
+    got = by_rank([some(shard) for shard in shards])
+    length = n // ranks if drop_last else -(-n // ranks)
+    if ranks > 1 and n > ranks and all(len(shard) == n and len(set(shard)) == n for shard in shards):
+        raise Difference(
+            "everything",
+            f"Every rank has all {n} samples ({case}): {ranks} ranks all do the work of one.",
+            f"{length} each",
+            got,
+        )
+    if len(shards[0]) != length:
+        raise Difference("length", f"A shard has {samples(len(shards[0]))} ({case}).", f"{length} each", got)
+    missing, wanted = n - len(seen), max(0, n - ranks * length)
+    if missing > wanted:
+        twice = sum(count > 1 for count in seen.values())
+        symptom = "permutations differ" if shuffle else "overlap"
+        raise Difference(
+            symptom,
+            f"{missing} of {n} samples are on no rank, and {twice} more than once ({case}).",
+            "all samples dealt, none missed",
+            got,
+        )
+    most, least = max(seen.values(), default=0), min(seen.values(), default=0)
+    if most > (1 if drop_last else least + 1):
+        often = next(i for i, count in seen.items() if count == most)
+        raise Difference(
+            "uneven padding",
+            f"Sample {often} is dealt {most} times, and another {least} time{'s' * (least > 1)} ({case}).",
+            "padding that repeats different samples, each once before any twice",
+            got,
+        )
+
+
+def _in_order(calls: list[list[list[int]]], n: int, drop_last: bool, case: str) -> None:
+    got = by_rank([some(shard, 12) for shard in calls[0]])
+    if any(call != calls[0] for call in calls):
+        raise Difference(
+            "shuffled anyway", f"The order changes with epoch or seed ({case}).", "the same order in every epoch", got
+        )
+    for shard in calls[0]:
+        rises = sum(b > a for a, b in zip(shard, shard[1:], strict=False))
+        if rises < len(shard) - 2 + (
+            n % len(calls[0]) == 0 or drop_last
+        ):  # where padding begins, the order may fall once
+            raise Difference(
+                "not in order",
+                f"Samples are not in the order of the data set ({case}).",
+                "rising indices, apart from the padding",
+                got,
+            )
+
+
+def _shuffled(calls: list[list[list[int]]], n: int, ranks: int, case: str) -> None:
+    first, second = calls[:2]
+    by_epoch = {epoch: call for (epoch, seed), call in zip(SHARD_CALLS, calls, strict=True) if seed == 0}
+    by_seed = {seed: call for (epoch, seed), call in zip(SHARD_CALLS, calls, strict=True) if epoch == 0}
+    if pair := _alike(by_epoch):
+        a, b = pair
+        begins = [
+            f"epoch {a} begins {some(x)}; epoch {b} begins {some(y)}"
+            for x, y in zip(by_epoch[a], by_epoch[b], strict=True)
+        ]
+        raise Difference(
+            "same every epoch",
+            (
+                f"The same samples come in the same order in every epoch ({case})."
+                if len(by_epoch) > 1 and all(call == first for call in by_epoch.values())
+                else f"Epochs {a} and {b} have the same samples in the same order ({case})."
+            ),
+            "a new order each epoch",
+            by_rank(begins),
+        )
+    if pair := _alike(by_seed):
+        raise Difference(
+            "seed ignored",
+            f"seed={pair[0]} and seed={pair[1]} give the same order ({case}).",
+            "another order for another seed",
+        )
+    if n > 100 and ranks > 1:
+        kept = [len(set(a) & set(b)) / len(set(a)) for a, b in zip(first, second, strict=True)]
+        if min(kept) > 0.9:
+            got = by_rank([f"{share:.0%} of its samples of epoch 0 are there again in epoch 1" for share in kept])
+            raise Difference(
+                "fixed shards",
+                f"Each rank gets the same samples in every epoch, in another order ({case}).",
+                f"about {1 / ranks:.0%} again, by chance",
+                got,
+            )
+    if n > 20:
+        steps = Counter((b - a) % n for a, b in zip(first[0], first[0][1:], strict=False))
+        if len(first[0]) > 10 and steps.most_common(1)[0][1] > len(first[0]) / 2:
+            raise Difference(
+                "not shuffled",
+                f"Neighbours stay neighbours: rank 0 gets {some(first[0])} ({case}).",
+                "a random permutation",
+            )
+
+
+def _alike(calls: dict[int, list[list[int]]]) -> tuple[int, int] | None:
+    """Two keys whose values are equal."""
+    keys = list(calls)
+    return next(((a, b) for i, a in enumerate(keys) for b in keys[i + 1 :] if calls[a] == calls[b]), None)
+
+
+TRAINERS = {
+    "a": "every epoch is like the last",
+    "b": "each rank goes its own way",
+    "c": "a head start for one rank",
+    "d": "a fast and a slow rank",
+    "e": "the last evaluation never ends",
+}
+# The faulty trainers as the notebook hands them out; a test compares these with it.
+HANDED_OUT = {"a": "dd0c8838f0c8", "b": "6d1eed75ceea", "c": "81c1e3ac5c7f", "d": "e60bd7018e51", "e": "6edababb0a5d"}
+SCRIPT = "5c7245f81088"  # and the script of 04.5, which is for one process
+
+EXERCISES = {
+    e.name: e
+    for e in [
+        Exercise("04.1", "deal out a data set", judge_shard),
+        Exercise("04.2", "measure a metric over padded shards", judge_accuracy),
+        *(
+            Exercise(f"04.3{k}", f"mend: {title}", partial(judge_trainer, k), HANDED_OUT[k])
+            for k, title in TRAINERS.items()
+        ),
+        Exercise("04.4", "a checkpoint that loads both ways", judge_checkpoint),
+        Exercise("04.5", "convert a script", judge_convert, SCRIPT),
+    ]
+}

@@ -1,0 +1,76 @@
+"""Lesson 09: what is asked of an answer, known to both sides of a check."""
+
+from __future__ import annotations
+
+from random import Random
+
+# 09.1: the shares of the new file that a process writes before it is killed
+KILLED_AT = [0.0, 0.1, 0.5, 0.9, 0.999]
+
+# 09.2: numbers of ranks, samples of the data set, batch size, epochs; the last batch of a rank is smaller
+RANKS, SAMPLES, BATCH, EPOCHS = (2, 3), 44, 4, 3
+
+# 09.3: kept_bytes, input_bytes, forward_s, limit_bytes
+CHOOSE_CASES: list[tuple[list[int], list[int], list[float], int]] = [
+    ([90, 60, 30, 20], [10, 8, 6, 4], [5.0, 2.0, 1.0, 1.0], 180),
+    ([70], [7], [1.0], 70),
+    ([40, 40, 40, 40], [5, 5, 5, 5], [1.0, 1.0, 1.0, 1.0], 160),  # fits as it is
+    (
+        [40, 40, 40, 40],
+        [5, 5, 5, 5],
+        [1.0, 1.0, 1.0, 1.0],
+        130,
+    ),  # the block that backward is at counts too: recompute two, not one
+    ([50, 50, 50], [30, 5, 5], [1.0, 2.0, 2.0], 120),  # the first frees little
+    ([50, 50, 50], [5, 5, 5], [1.0, 1.0, 1.0], 60),  # nothing fits
+    ([50, 50, 50], [5, 5, 5], [1.03, 1.01, 1.0], 110),  # any two fit, and they differ by little
+    ([64, 48, 40, 32, 24, 20, 16, 12], [8, 6, 5, 4, 3, 2, 2, 1], [3.0, 1.2, 2.5, 0.9, 1.4, 0.5, 0.8, 0.7], 200),
+    ([60, 45, 44, 10], [6, 4, 4, 1], [2.0, 1.3, 1.3, 0.4], 148),
+    (
+        [31, 17, 53, 29, 41, 13, 37, 23, 47, 19, 43, 11],
+        [3, 2, 6, 3, 4, 1, 5, 2, 5, 2, 4, 1],
+        [1.9, 0.7, 2.1, 1.1, 2.6, 0.6, 1.2, 1.3, 1.7, 0.5, 2.2, 0.4],
+        250,
+    ),
+]
+
+# 09.4: (step, every), and (step_s, save_s, failure_s)
+AGAIN_CASES: list[tuple[int, int]] = [(21, 5), (25, 5), (4, 5), (0, 5), (29, 10), (7, 1), (19_999, 20_000)]
+EVERY_CASES: list[tuple[float, float, float]] = [
+    (0.5, 10.0, 3600.0),
+    (2.0, 60.0, 11_135.0),
+    (53.0, 5.0, 600.0),  # of two whole numbers, the nearer one isn't always better
+    (100.0, 1.0, 600.0),  # less than a step: 1
+    (0.2, 0.05, 86_400.0),
+    (26.0, 5.0, 600.0),
+    (0.01, 30.0, 86_400.0),  # more than 200,000 steps
+]
+
+
+def random_blocks(rng: Random, n: int = 6) -> list[tuple[list[int], list[int], list[float], int]]:
+    """More cases for 09.3: 3 to 12 blocks that take seconds or less than a millisecond, and limits between what all of
+    them recomputed hold and what none holds. Then equal blocks of which half must go, that differ by 0.1 ms."""
+    cases = []
+    for i in range(n):
+        kept = [rng.randint(10, 99) for _ in range(rng.randint(3, 9) if i < n // 2 else 10 + i % 3)]
+        inputs = [rng.randint(1, k // 3) for k in kept]
+        unit = 10.0 ** -(3 + i % 3 * 2)
+        seconds = [round(rng.randint(1000, 4000) * unit, 9) for _ in kept]
+        least, most = sum(inputs) + max(kept), max(sum(kept), sum(inputs) + 99)
+        limit = rng.randint(least, most) if i < n // 2 else least + (most - least) * (1 + 3 * (i % 3)) // 8
+        cases.append((kept, inputs, seconds, limit))
+    for blocks in (5, 7, 11):
+        seconds = [round(1 + k / 10_000, 4) for k in rng.sample(range(1, 25), blocks)]
+        many = blocks // 2
+        cases.append(([50] * blocks, [5] * blocks, seconds, 50 * (blocks - many) + 5 * many + 50))
+    return cases
+
+
+def random_jobs(rng: Random, n: int = 6) -> tuple[list[tuple[int, int]], list[tuple[float, float, float]]]:
+    """More cases for 09.4, some of them of short steps, so that many lie between two saves."""
+    kills = [(rng.randrange(10**6), rng.randint(2, 5000)) for _ in range(n)]
+    jobs = [
+        (rng.randint(1, 900) / 10 ** rng.randint(0, 4), rng.randint(1, 600) / 10, 36.0 * rng.randint(10, 9000))
+        for _ in range(n)
+    ]
+    return kills, jobs

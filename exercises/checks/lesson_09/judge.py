@@ -1,0 +1,299 @@
+"""Lesson 09: what its exercises ask for, and the symptom of each way in which an answer can fail that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from ..judging import Answer, Difference, Exercise, apart_all, some
+from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, KILLED_AT, random_blocks, random_jobs
+from .resumed import judge_resume
+
+# --- 09.1 -------------------------------------------------------------------------------------------------------------
+
+
+def _left(version: int | None) -> str:
+    return {None: "nothing that loads", 0: "the old checkpoint"}.get(version, "a newer checkpoint")
+
+
+def judge_save(answer: Answer) -> list[str]:
+    told = answer.on_ranks("save", ranks=1)[0]
+    if told["saved"] != 1:
+        raise Difference(
+            "not saved", f"After a save, there is {_left(told['saved'])} at `path`.", "the state that was given"
+        )
+    events, path = told["events"], told["at_path"]
+    for kill in told["kills"]:
+        if kill["left"] not in (0, 2) and kill["ended"] == "killed":
+            share = f"{kill['share']:.0%}" if kill["share"] < 0.99 else "nearly all"
+            raise Difference(
+                "torn",
+                f"Killed after {share} of the bytes, the process left {_left(kill['left'])}.",
+                "the old checkpoint",
+                [_left(kill["left"])],
+            )
+    if any(e["what"] == "rename" and e["path"] == path for e in events):
+        raise Difference(
+            "gap",
+            "The old file is renamed before the new one has its name: a kill in between leaves nothing at `path`.",
+            "one rename, which replaces the old file",
+        )
+    if any(e["what"] == "remove" and e["path"] == path for e in events):
+        raise Difference(
+            "gap",
+            "The old file is removed before the new one has its name: a kill in between leaves nothing at `path`.",
+            "one rename, which replaces the old file",
+        )
+    if any(e["what"] == "open" and e["path"] == path for e in events):
+        raise Difference(
+            "in place",
+            "Your code opens `path` itself to write. From then until the last byte, there's no whole file.",
+            "a rename onto `path`",
+        )
+    for what, left in told["stopped"]:
+        if left not in (0, 2):
+            raise Difference(
+                "gap",
+                f"Killed just before this step ({what}), the process left {_left(left)} at `path`.",
+                "the old checkpoint or the new one, at any moment",
+            )
+    if not told["renamed"]:
+        raise Difference(
+            "in place",
+            "Nothing was renamed to `path`.",
+            "a new file, written under another name and then renamed to `path`",
+        )
+    at = told["renamed"][-1]
+    source = events[at]["path"]
+    if Path(source).parent != Path(told["folder"]):
+        raise Difference(
+            "other folder",
+            f"The new file is written in {Path(source).parent}, and moved to `path`.",
+            "a file in the folder of `path`",
+        )
+    if told["again"] != 5:
+        raise Difference(
+            "leftover",
+            "After a kill, the next save did not work.",
+            "a save that works, whatever an earlier one has left",
+            [_left(told["again"])],
+        )
+    _full(told["full"])
+    if told["beside"]:
+        raise Difference(
+            "litter",
+            f"After a save, {some(told['beside'])} is left next to the checkpoint.",
+            "the checkpoint, and nothing else",
+        )
+    synced = [e for e in events[:at] if e["what"] == "sync" and e["path"] == source]
+    if not synced:
+        raise Difference(
+            "not on disk",
+            "The new file gets its name before its bytes are on the disk.",
+            "`os.fsync` of the file before the rename",
+        )
+    if synced[-1]["size"] < told["final"]:
+        raise Difference(
+            "before flush",
+            f"At the time of `os.fsync` the file had {synced[-1]['size']} of {told['final']} bytes.",
+            "all of them",
+        )
+    if not any(e["what"] == "sync" and e["path"] == told["folder"] for e in events[at:]):
+        raise Difference(
+            "name not on disk",
+            "The folder is not synced after the rename: the new name may be lost.",
+            "`os.fsync` of the folder",
+        )
+    if told["first"] != 6:
+        raise Difference(
+            "not saved",
+            "Nothing is saved in another folder with another name, where there's no older checkpoint.",
+            "the state that was given",
+            [_left(told["first"])],
+        )
+    if told["left_open"]:
+        raise Difference(
+            "left open",
+            f"After 3 saves, {told['left_open']} more files or folders are open than before.",
+            "all of them closed: a process may only have so many",
+        )
+    return [
+        (
+            f"killed after {len(KILLED_AT)} different numbers of bytes: the old checkpoint is there, and the next save"
+            " works"
+        ),
+        "killed before each thing that it does to the folder: the old checkpoint is there, or the new one",
+        "a full disk: the exception comes through, the old checkpoint is there, nothing is left next to it",
+        "written in the same folder, on disk before it gets its name, and then the name is on disk too",
+    ]
+
+
+def _full(cases: list[dict[str, Any]]) -> None:
+    for case in cases:
+        if case["left"] != 0:
+            raise Difference(
+                "torn",
+                f"When the disk was full, the save left {_left(case['left'])}.",
+                "the old checkpoint",
+                [_left(case["left"])],
+            )
+        if case["ended"] != "raised":
+            raise Difference(
+                "swallowed",
+                "The disk was full, but `save` returned as if it had worked.",
+                "an exception that reaches the caller",
+            )
+        if case["beside"]:
+            raise Difference(
+                "left half",
+                f"The disk was full, and {some(case['beside'])} stayed in the folder.",
+                "nothing but the old checkpoint",
+            )
+
+
+# --- 09.3 -------------------------------------------------------------------------------------------------------------
+
+
+def held(kept: Sequence[int], inputs: Sequence[int], chosen: Sequence[int]) -> int:
+    """The most bytes that are held at once if `chosen` are recomputed."""
+    return sum(inputs[i] if i in chosen else kept[i] for i in range(len(kept))) + max(
+        (kept[i] for i in chosen), default=0
+    )
+
+
+def least(
+    kept: Sequence[int], inputs: Sequence[int], seconds: Sequence[float], limit: int, block: bool = True
+) -> float | None:
+    """The least extra time of any choice that fits, or None if none does. `block=False` forgets the block that backward
+    is at, which is a known mistake."""
+    n = len(kept)
+    choices = [c for k in range(n + 1) for c in combinations(range(n), k)]
+    times = [
+        sum(seconds[i] for i in c)
+        for c in choices
+        if held(kept, inputs, c) - (0 if block else max((kept[i] for i in c), default=0)) <= limit
+    ]
+    return min(times) if times else None
+
+
+def _why_too_much(
+    kept: Sequence[int], inputs: Sequence[int], seconds: Sequence[float], limit: int, chosen: Sequence[int], best: float
+) -> str:
+    """The symptom of a choice that does not fit."""
+    others = [i for i in range(len(kept)) if i not in chosen]
+    cost = sum(seconds[i] for i in chosen)
+    if held(kept, inputs, others) <= limit and abs(sum(seconds[i] for i in others) - best) < 1e-9:
+        return "the others"
+    if cost == least(kept, inputs, seconds, limit, block=False):
+        return "the block itself"
+    return "inputs" if cost == least(kept, [0] * len(kept), seconds, limit) else "does not fit"
+
+
+def judge_choose(answer: Answer) -> list[str]:
+    cases = [*CHOOSE_CASES, *random_blocks(random.Random())]
+    told = answer.on_ranks("choose", ranks=1, given=cases)[0]
+    for (kept, inputs, seconds, limit), chosen in zip(cases, told["chosen"], strict=True):
+        best = least(kept, inputs, seconds, limit)
+        case = f"blocks keep {some(kept, 12)}, inputs {some(inputs, 12)}, at most {limit} bytes"
+        if kept in [c[0] for c in cases[len(CHOOSE_CASES) :]]:
+            case += f"; forward takes {some(seconds, 12)} s"
+        if chosen is None:
+            if best is not None:
+                raise Difference("too careful", f"The answer is None ({case}).", "a choice that fits: there is one")
+            continue
+        got = [f"recomputed: {some(chosen, 12)}"]
+        if len(set(chosen)) < len(chosen) or any(not 0 <= i < len(kept) for i in chosen):
+            raise Difference(
+                "indices",
+                f"These aren't all indices of {len(kept)} blocks ({case}).",
+                f"each at most once, from 0 to {len(kept) - 1}",
+                got,
+            )
+        total = held(kept, inputs, chosen)
+        if best is None:
+            raise Difference("does not fit", f"Your choice holds {total} bytes ({case}).", "None: nothing fits", got)
+        if total > limit:
+            symptom = _why_too_much(kept, inputs, seconds, limit, chosen, best)
+            raise Difference(symptom, f"Your choice holds {total} bytes ({case}).", f"at most {limit}", got)
+        cost = sum(seconds[i] for i in chosen)
+        if cost > best + 1e-9:
+            symptom = "all" if len(chosen) == len(kept) else "not the best"
+            [least_s], [cost_s] = apart_all([best], [cost])
+            raise Difference(
+                symptom, f"The step takes {cost_s} s longer ({case}).", f"{least_s} s, with another choice", got
+            )
+    return [
+        (
+            f"{len(cases)} models of 1 to {max(len(c[0]) for c in cases)} blocks: everything fits,"
+            " including the block that backward is at"
+        ),
+        "no other choice costs less time, and None if nothing fits",
+    ]
+
+
+# --- 09.4 -------------------------------------------------------------------------------------------------------------
+
+
+def lost(steps: int, step_s: float, save_s: float, failure_s: float) -> float:
+    t = steps * step_s
+    return save_s / t + t / (2 * failure_s)
+
+
+def judge_often(answer: Answer) -> list[str]:
+    kills, jobs = random_jobs(random.Random())
+    kills, jobs = [*AGAIN_CASES, *kills], [*EVERY_CASES, *jobs]
+    told = answer.on_ranks("often", ranks=1, given={"again": kills, "every": jobs})[0]
+    for (step, every), value in zip(kills, told["repeated"], strict=True):
+        if value != step % every:
+            words = f"killed in step {step}, saved after each {every} steps"
+            known = {
+                step % every + 1: "one more",
+                every - step % every: "to the next",
+                step - step % every: "the safe ones",
+                every: "always all",
+            }
+            raise Difference(
+                known.get(value, "again"),
+                f"You say {value} steps are done again ({words}).",
+                str(step % every),
+                [str(value)],
+            )
+    for case, value in zip(jobs, told["numbers"], strict=True):
+        step_s, save_s, failure_s = case
+        about = (2 * save_s * failure_s) ** 0.5
+        best = min(range(max(1, int(about / step_s) - 2), int(about / step_s) + 4), key=lambda n: lost(n, *case))
+        words = f"a step of {step_s:g} s, a save of {save_s:g} s, a failure every {failure_s:g} s"
+        shares = apart_all([100 * lost(best, *case)], [100 * lost(value, *case)] if value > 0 else [0.0])
+        expected, got = (
+            f"{best} steps ({shares[0][0]}% lost)",
+            [f"{value} steps" + (f" ({shares[1][0]}% lost)" if value > 0 else "")],
+        )
+        if value < 1:
+            raise Difference("none", f"The answer is {value} ({words}).", expected, got)
+        if lost(value, *case) > lost(best, *case) * (1 + 1e-9):
+            wrong = [
+                (about, "seconds"),
+                (about / 2**0.5 / step_s, "without the 2"),
+                ((save_s * failure_s) ** 0.5 / step_s, "without the 2"),
+            ]
+            beside = abs(value - about / step_s) < 1 or abs(value - best) <= 1
+            symptom = "rounded" if beside else next((name for n, name in wrong if abs(value - n) <= 1), "interval")
+            raise Difference(symptom, f"Another number of steps loses less ({words}).", expected, got)
+    return [
+        f"{len(kills)} kills: the steps since the last save",
+        f"{len(jobs)} jobs: no other number of steps loses less",
+    ]
+
+
+EXERCISES = {
+    e.name: e
+    for e in [
+        Exercise("09.1", "an atomic save", judge_save, how="in child processes"),
+        Exercise("09.2", "resume in the middle of an epoch", judge_resume),
+        Exercise("09.3", "which blocks to recompute?", judge_choose, how=""),
+        Exercise("09.4", "how often to save?", judge_often, how=""),
+    ]
+}

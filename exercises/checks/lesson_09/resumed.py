@@ -1,0 +1,128 @@
+"""Lesson 09.2: whether a resumed run goes on like one that was never interrupted."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from ..judging import Answer, Difference, Got, by_rank, some
+from .cases import BATCH, EPOCHS, RANKS, SAMPLES
+
+
+def judge_resume(answer: Answer) -> list[str]:
+    cases = [_run_case(ranks) for ranks in RANKS]
+    with tempfile.TemporaryDirectory(prefix="course-resume-") as folder:
+        given = {"folder": folder, "cases": cases}
+        ran = answer.on_ranks("resume.run", ranks=max(RANKS), given=given)
+        for rank, seen in enumerate(ran):
+            for changed in (case["changed"] for case in seen["cases"] if case):
+                if changed:
+                    raise Difference(
+                        "changed",
+                        f"`save_run` changes {some(changed)} on rank {rank}.",
+                        "a run that goes on as if nothing had been saved",
+                    )
+        resumed = answer.on_ranks("resume.resume", ranks=max(RANKS), given=given)
+    if refused := next((s["refused"] for s in resumed if "refused" in s), None):
+        raise Difference(
+            "refused",
+            f"torch.load refuses what you saved: {refused}",
+            "tensors, numbers, strings, and lists, tuples and dicts of them",
+        )
+    for i, case in enumerate(cases):
+        for j, stop in enumerate(case["stops"]):
+            seen_here = [r["cases"][i][j] for r in resumed[: case["ranks"]]]
+            first = [r["cases"][i] for r in ran[: case["ranks"]]]
+            words = f"{case['ranks']} ranks, saved after {stop[1]} batches of epoch {stop[0]}"
+            _resumed(seen_here, [f["before"][j] for f in first], [f["end"] for f in first], stop, words)
+    return [
+        "interrupted twice: the same batches as in one go, in the same order, on every rank",
+        "every part and every random state equal to the last bit at the end, in new processes, on 2 and on 3 ranks",
+        "what is saved loads with weights_only=True",
+    ]
+
+
+def _run_case(ranks: int) -> dict[str, Any]:
+    """A run on so many ranks, and where it is saved: in the second epoch after an odd number of steps, so that both
+    generators of normal numbers have kept one, and in the third after an even number."""
+    each = -(-SAMPLES // ranks)
+    batches = -(-each // BATCH)
+    middle = random.choice([k for k in range(1, batches) if (batches + k) % 2])
+    late = random.choice([k for k in range(batches) if k % 2 == 0])
+    questions = [(random.randrange(1, 9), random.randrange(3), random.randint(2, 7)) for _ in range(3)]
+    sizes = {"ranks": ranks, "samples": SAMPLES, "batch": BATCH, "epochs": EPOCHS}
+    return sizes | {"stops": [[1, middle], [2, late]], "questions": questions}
+
+
+def _resumed(
+    seen: list[dict[str, Any]], before: list[dict[str, str]], end: list[dict[str, str]], stop: Sequence[int], case: str
+) -> None:
+    """Compare what the ranks saw after one stop with the states at the save and at the end of the run."""
+    positions = [s["position"] for s in seen]
+    if any(p != list(stop) for p in positions):
+        got = by_rank([str(tuple(p)) for p in positions])
+        raise Difference(
+            "position", f"`load_run` returns another place than the one that was saved ({case}).", str(tuple(stop)), got
+        )
+    lacking = [
+        [name for name, state in s["after_load"].items() if state != b[name]] for s, b in zip(seen, before, strict=True)
+    ]
+    for rank, names in enumerate(lacking):
+        if parts := [name for name in names if not name.startswith("random")]:
+            raise Difference(
+                "part",
+                f"After `load_run`, the state of {some(parts)} is not what was saved (rank {rank}; {case}).",
+                "every part, equal to the last bit",
+            )
+    torchs = "random numbers of torch"
+    if lacking[1] and seen[1]["after_load"][torchs] == before[0][torchs]:
+        raise Difference("one rank's", f"After `load_run`, rank 1 draws the numbers of rank 0 ({case}).", "its own")
+    for rank, names in enumerate(lacking):
+        if names:
+            raise Difference(
+                "random",
+                f"After `load_run`, rank {rank} doesn't go on drawing where it stopped: {some(names)} ({case}).",
+                "the states at the save",
+            )
+    for s in seen:
+        _batches(s["done"], s["wanted"], by_rank([some(t["done"][0], 3) for t in seen]), case)
+    for rank, s in enumerate(seen):
+        for batches, wanted in s["asked"]:
+            _batches([batches], [wanted], [(f"rank {rank}", some(batches, 3))], "another epoch and batch size")
+    if touched := next((s["touched"] for s in seen if s["touched"]), None):
+        raise Difference(
+            "draws",
+            f"`rest_of_epoch` changes the random states: {some(touched)}.",
+            "the sampler has a generator of its own",
+        )
+    for rank, s in enumerate(seen):
+        if differs := [name for name, state in s["end"].items() if state != end[rank][name]]:
+            raise Difference(
+                "another run",
+                f"At the end, {some(differs)} differ on rank {rank} ({case}).",
+                "every state as without an interruption",
+            )
+
+
+def _batches(done: list[list[list[int]]], wanted: list[list[list[int]]], got: Sequence[Got], case: str) -> None:
+    if done == wanted:
+        return
+    expected = some(wanted[0], 3)
+    flat = [[i for batch in epoch for i in batch] for epoch in done]
+    want = [[i for batch in epoch for i in batch] for epoch in wanted]
+    if flat == want:
+        raise Difference("batch size", f"The indices are right, but cut into other batches ({case}).", expected, got)
+    again = len(flat[0]) > len(want[0]) and flat[0][len(flat[0]) - len(want[0]) :] == want[0]
+    missing = len(flat[0]) < len(want[0]) and (
+        flat[0] == want[0][: len(flat[0])] or flat[0] == want[0][len(want[0]) - len(flat[0]) :]
+    )
+    if again or missing:
+        raise Difference(
+            "done twice" if again else "left out",
+            f"These aren't the batches that are left of the epoch ({case}).",
+            expected,
+            got,
+        )
+    raise Difference("order", f"The order isn't that of the epoch ({case}).", expected, got)

@@ -1,0 +1,273 @@
+"""Lesson 10: what its exercises ask for, and the symptom of each way in which an answer can fail that."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+from ..judging import Answer, Difference, Exercise, by_rank, gap, some
+from .cases import OPTIMIZER_RANKS, SHAPES, SPLIT_RANKS, STEPS, optimizer_cases, split_cases
+from .planning import judge_plan, judge_reshard
+
+ROUNDING = 1e-9
+KNOWN = {
+    "sum": "The parameters are those of the *sum* of the ranks' gradients",
+    "alone": "A rank's parameters are those of its own gradients, without the other ranks'",
+    "owners": "Each slice is updated by the gradients of its owner, without the other ranks'",
+    "forgets": "The parameters are those of an optimizer that forgets its averages in each step",
+    "start": "The parameters do not change",
+}
+
+
+# --- 10.1 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_optimizer(answer: Answer) -> list[str]:
+    said = {
+        r"can't optimize": "not a leaf",
+        r"size|shape|divisible|numel|expand|length": "sizes",
+        r"leaf|in-place|inplace": "in place",
+    }
+    cases = optimizer_cases(random.Random())
+    told = answer.on_ranks("optimizer", ranks=max(OPTIMIZER_RANKS), said=said, given=cases)
+    for i, case in enumerate(cases):
+        for j, model in enumerate(case["models"]):
+            model["seeds"] = [t["cases"][i][j]["seed"] for t in told[: case["ranks"]]]
+    twins = answer.on_ranks("twins.optimizer", ranks=1, given=cases)[0]["cases"]
+    for i, case in enumerate(cases):
+        for j, model in enumerate(case["models"]):
+            _optimizer([t["cases"][i][j] for t in told[: case["ranks"]]], twins[i][j], case["ranks"], model)
+    return [
+        f"{STEPS} steps of AdamW on "
+        + " and on ".join(f"{n} ranks" for n in OPTIMIZER_RANKS)
+        + ", and of two optimizers that take turns: the parameters of one process, on every rank",
+        "a step calls one reduce-scatter and one all-gather, of one slice a rank, and nothing else",
+        "each rank holds the optimizer's state of its own slice only",
+    ]
+
+
+def _optimizer(seen: list[dict[str, Any]], twin: dict[str, Any], ranks: int, model: dict[str, Any]) -> None:
+    elements = sum(math.prod(shape) for shape in model["shapes"])
+    case = f"{ranks} ranks, {elements} elements"
+    if model["kind"] != "AdamW" or model["shapes"] != [list(shape) for shape in SHAPES]:
+        case += f" in shapes {', '.join(str(list(shape)) for shape in model['shapes'])}, {model['kind']}"
+    part = -(-elements // ranks)
+    for step in range(STEPS):
+        now = [s["steps"][step] for s in seen]
+        gaps = [gap(values, twin["right"][step]) for values in now]
+        if max(gaps) < ROUNDING:
+            continue
+        got = by_rank([f"off by {off:.2g}" for off in gaps])
+        where = f"after step {step + 1} ({case})"
+        for symptom, sentence in KNOWN.items():
+            of = [twin[symptom][r][step] if symptom == "alone" else twin[symptom][step] for r in range(ranks)]
+            if max(map(gap, now, of)) < ROUNDING:
+                raise Difference(
+                    "alone" if symptom == "owners" else symptom,
+                    f"{sentence}, {where}.",
+                    "the parameters of one process with the mean gradient",
+                    got,
+                )
+        slices = [slice(part * r, part * (r + 1)) for r in range(ranks)]
+        if all(gap(values[at], twin["right"][step][at]) < ROUNDING for values, at in zip(now, slices, strict=True)):
+            raise Difference(
+                "not gathered",
+                f"On each rank, only its own slice is right, {where}.",
+                "all parameters, on all ranks",
+                got,
+            )
+        raise Difference(
+            "parameters",
+            f"The parameters are not those of one process, {where}.",
+            "the parameters of one process with the mean gradient",
+            got,
+        )
+    if any(s["before"] for s in seen):
+        raise Difference(
+            "collectives in init",
+            f"`__init__` calls {some(seen[0]['before'])} ({case}).",
+            "no collective: the parameters are the same already",
+        )
+    for step in range(STEPS):
+        kinds = [[_kind(name) for name, _ in s["calls"][step]] for s in seen]
+        if any(sorted(k) != ["all_gather", "reduce_scatter"] for k in kinds):
+            raise Difference(
+                "collectives",
+                f"Step {step + 1} calls other collectives than it should ({case}).",
+                "one reduce-scatter and one all-gather",
+                by_rank([some(k) for k in kinds]),
+            )
+    each = 2 if model["kind"] == "AdamW" else 1  # averages of an element
+    if any(s["state"] > each * part or s["largest"] > part for s in seen):
+        got = by_rank([f"averages of {max(s['state'] // each, s['largest'])} elements" for s in seen])
+        raise Difference(
+            "whole state",
+            f"A rank holds more state than its slice needs ({case}).",
+            f"averages of {part} elements at most",
+            got,
+        )
+    sizes = [max(nbytes for calls in s["calls"] for _, nbytes in calls) for s in seen]
+    if max(sizes) > 8 * (part * ranks + part):
+        raise Difference(
+            "sizes of collectives",
+            f"A collective carries more than the parameters ({case}).",
+            f"{part} elements a rank",
+            by_rank(sizes),
+        )
+
+
+def _kind(name: str) -> str:
+    return (
+        "reduce_scatter"
+        if "reduce_scatter" in name
+        else "all_gather"
+        if "allgather" in name or "all_gather" in name
+        else name
+    )
+
+
+# --- 10.3 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_split(answer: Answer) -> list[str]:
+    said = {
+        r"super\(\).__init__|before Module.__init__": "no super",
+        r"modified by an inplace|leaf Variable": "in place",
+        r"shapes cannot be multiplied": "cut",
+    }
+    cases = split_cases(random.Random())
+    told = answer.on_ranks("split", ranks=max(SPLIT_RANKS), said=said, given=cases)
+    found = [[t["cases"][i] for t in told[: case["ranks"]]] for i, case in enumerate(cases)]
+    given = [case | {"seeds": [s["seed"] for s in seen]} for seen, case in zip(found, cases, strict=True)]
+    twins = answer.on_ranks("twins.split", ranks=1, given=given)[0]["cases"]
+    for seen, twin, case in zip(found, twins, cases, strict=True):
+        _split(seen, twin, case)
+    return [
+        "on " + " and on ".join(str(n) for n in SPLIT_RANKS) + " ranks: the output and all gradients of one device",
+        "one all-reduce forward and one backward, and nothing else",
+        "each rank holds its hidden units only",
+    ]
+
+
+def _split(seen: list[dict[str, Any]], twin: dict[str, Any], case_: dict[str, Any]) -> None:
+    ranks, within = case_["ranks"], ROUNDING if case_["dtype"] == "float64" else 2e-5
+    case = f"{ranks} ranks"
+    if case_["dtype"] != "float64":
+        case += f", {case_['dtype']}, width {case_['width']}, {case_['hidden']} hidden units"
+    wrong = [
+        max(gap(s["slices"][n], v) for n, v in own.items()) > within
+        for s, own in zip(seen, twin["slices"], strict=True)
+    ]
+    if any(wrong):
+        raise Difference(
+            "slices",
+            f"The weights aren't this rank's part of the MLP ({case}).",
+            "the rank-th part of the hidden units, copied",
+            by_rank(["other weights" if w else "right" for w in wrong]),
+        )
+    for i in range(2):
+        _split_values(i, seen, twin, ranks, case, within)
+    if any(s["given"] for s in seen):
+        raise Difference(
+            "not copied",
+            f"Backward leaves gradients in the `up` or `down` that you were given ({case}).",
+            "parameters of their own: copies",
+        )
+    if seen[0]["shared"]:
+        where = " and ".join(f"`{name}`" for name in seen[0]["shared"])
+        raise Difference(
+            "not copied",
+            f"The memory of {where} is that of what you were given: training one changes the other ({case}).",
+            "copies",
+        )
+    if any(s["before"] for s in seen):
+        raise Difference(
+            "collectives",
+            f"`__init__` calls {some(seen[0]['before'])} ({case}).",
+            "no collective: all ranks hold the same MLP",
+        )
+    whole = 2 * case_["width"] * case_["hidden"] * (8 if case_["dtype"] == "float64" else 4)
+    if any(s["kept_bytes"] >= whole for s in seen):
+        raise Difference(
+            "whole copy",
+            f"The module keeps as many bytes alive as the weights of the whole MLP have ({case}).",
+            f"its part of the {whole} bytes of weights, and the biases",
+            by_rank([f"{s['kept_bytes']} bytes" for s in seen]),
+        )
+    _split_values(2, seen, twin, ranks, f"{case}, after an optimizer step", within)
+    for way in ("forward", "backward"):
+        for i in range(3):
+            kinds = [s[way][i] for s in seen]
+            if any(len(k) != 1 or "reduce" not in k[0] or "scatter" in k[0] for k in kinds):
+                raise Difference(
+                    "collectives",
+                    f"{way.capitalize()} calls other collectives than it should ({case}).",
+                    "one all-reduce",
+                    by_rank([some(k) for k in kinds]),
+                )
+
+
+def _times(value: Any, factor: float) -> Any:
+    return [_times(v, factor) for v in value] if isinstance(value, list) else factor * value
+
+
+def _split_values(
+    i: int, seen: list[dict[str, Any]], twin: dict[str, Any], ranks: int, case: str, within: float
+) -> None:
+    """Compare the output and the gradients of input `i` with those of one device."""
+    for name in twin["found"][0][i]:
+        values, rights = [s["found"][i][name] for s in seen], [own[i][name] for own in twin["found"]]
+        if any(v is None for v in values):
+            raise Difference(
+                "no gradient",
+                f"{name.capitalize()} is missing ({case}).",
+                "a gradient, on every rank",
+                by_rank(["none" if v is None else "there" for v in values]),
+            )
+        gaps = list(map(gap, values, rights))
+        if max(gaps) < within:
+            continue
+        got = by_rank([f"off by {off:.2g}" for off in gaps])
+        other = [own[1 if i == 0 else 0][name] for own in twin["found"]]
+        if name == "the output" and max(map(gap, values, other)) < within:
+            raise Difference(
+                "one buffer",
+                f"The output of the first x has become that of the second one ({case}).",
+                "an output that stays what it is when `forward` is called again",
+                got,
+            )
+        if name == "the output":
+            often = [
+                [[v + (ranks - 1) * b for v, b in zip(row, twin["bias"], strict=True)] for row in r] for r in rights
+            ]
+        else:
+            often = [_times(right, ranks) for right in rights]
+        if max(map(gap, values, often)) < within:
+            if name == "the output":
+                raise Difference("bias", f"The bias is added {ranks} times ({case}).", "once", got)
+            raise Difference(
+                "times the ranks",
+                f"{name.capitalize()} is {ranks} times too large ({case}).",
+                "that of one device",
+                got,
+            )
+        symptom = "output" if name == "the output" else "input gradient" if name == "the gradient of x" else "gradients"
+        called = seen[0]["forward" if symptom == "output" else "backward"][i]
+        raise Difference(
+            symptom,
+            f"{name.capitalize()} is not that of one device ({case}).{'' if called else ' No sum was taken there.'}",
+            "that of one device, on every rank",
+            got,
+        )
+
+
+EXERCISES = {
+    e.name: e
+    for e in [
+        Exercise("10.1", "shard an optimizer", judge_optimizer),
+        Exercise("10.2", "reshard", judge_reshard, how=""),
+        Exercise("10.3", "split an MLP", judge_split),
+        Exercise("10.4", "which stage?", judge_plan, how=""),
+    ]
+}

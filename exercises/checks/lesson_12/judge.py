@@ -1,0 +1,325 @@
+"""Lesson 12: what its exercises ask for, and the symptom of each way in which an answer can fail that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from ..judging import Answer, Difference, Exercise, apart_all, by_rank, gap, some
+from .cases import (
+    LIGHTNING_CASES,
+    LIGHTNING_ERRORS,
+    LOSS_CASES,
+    PENALTY,
+    PORT_RANKS,
+    SAMPLER_CASES,
+    TENSORFLOW_CASES,
+    TENSORFLOW_ERRORS,
+    answers,
+    random_batches,
+    random_sets,
+    seen_by,
+)
+
+ROUNDING = 1e-9  # in double precision
+
+
+# --- 12.1 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_port(answer: Answer) -> list[str]:
+    said = {
+        "No inf checks|GradScaler": "precision",
+        "no parameters|empty parameter list": "no parameters",
+        "second time": "own backward",
+    }
+    seed = random.randrange(2**32)
+    told = answer.on_ranks("port", ranks=PORT_RANKS, said=said, given=seed)
+    twin = answer.on_ranks("twins.port", ranks=1, given=seed)[0]
+    mine = told[0]
+    if mine["said"] is not None and gap(mine["said"], twin["loss"]) > ROUNDING:
+        raise Difference(
+            "loss",
+            "`training_step` does not return the loss of the batch.",
+            f"{twin['loss']:.6f}, the mean over its images",
+            [f"{mine['said']:.6f}"],
+        )
+    if mine["steps"] != len(twin["rates"]):
+        got = by_rank([f"{t['steps']} steps" for t in told])
+        raise Difference(
+            "accumulation", "The number of optimizer steps is wrong.", f"{len(twin['rates'])} steps for 8 batches", got
+        )
+    if gap(mine["rates"], twin["rates"]) > ROUNDING:
+        got = [some([f"{rate:g}" for rate in mine["rates"]])]
+        symptom = (
+            "no schedule"
+            if min(mine["rates"]) == max(mine["rates"]) >= 0.99e-2
+            else "once an epoch"
+            if len(set(mine["rates"])) == 1
+            else "rates"
+        )
+        raise Difference(
+            symptom,
+            "The learning rates differ from those of the loop.",
+            some([f"{rate:g}" for rate in twin["rates"]]),
+            got,
+        )
+    gaps = [gap(t["weights"], twin["norm"]) for t in told]
+    if max(gaps) > ROUNDING:
+        symptom, sentence = "weights", "After training, the weights differ from those of the loop."
+        if gap(mine["weights"], twin["none"]) < ROUNDING:
+            symptom, sentence = "clipping", "The norm of the gradients is not clipped."
+        raise Difference(
+            symptom,
+            sentence,
+            "the weights of the loop with the whole batch",
+            by_rank([f"off by {off:.2g}" for off in gaps]),
+        )
+    return [
+        "2 ranks, 8 batches, 4 optimizer steps: every weight as after the loop with the whole batch",
+        "the learning rate of each step is that of the loop",
+    ]
+
+
+# --- 12.2 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_sampler(answer: Answer) -> list[str]:
+    rng = random.Random()
+    cases = [*SAMPLER_CASES, *random_sets(rng)]
+    asked = [list(range(ranks)) if ranks <= 16 else [0, 1, ranks - 1] for _, ranks in cases]
+    found = [answers(n) for n, _ in SAMPLER_CASES] + [
+        [rng.random() < 0.7 for _ in range(n)] for n, _ in cases[len(SAMPLER_CASES) :]
+    ]
+    correct = [
+        [[right[i] for i in seen_by(rank, ranks, n)] for rank in range(ranks)]
+        for (n, ranks), right in zip(cases, found, strict=True)
+    ]
+    sets = [(n, ranks, which) for (n, ranks), which in zip(cases, asked, strict=True)]
+    shares_of = [(n, c) for (n, _), c in zip(cases, correct, strict=True)]
+    told = answer.on_ranks("sampler", ranks=1, given={"sets": sets, "correct": []})[0]
+    for (n, ranks, which), seen in zip(sets, told["seen"], strict=True):
+        _seen(n, ranks, which, seen)
+    told = answer.on_ranks("sampler", ranks=1, given={"sets": [], "correct": shares_of})[0]
+    for (n, ranks), right_ones, answers_, share in zip(cases, found, correct, told["shares"], strict=True):
+        right = sum(right_ones) / n
+        if abs(share - right) < ROUNDING:
+            continue
+        total, size = sum(map(sum, answers_)), sum(map(len, answers_))
+        known = {"counted twice": total / size, "over n": total / n, "a count": float(sum(right_ones))}
+        symptom = next((name for name, value in known.items() if abs(value - share) < ROUNDING), "accuracy")
+        expected, got = apart_all([right], [share])
+        raise Difference(symptom, f"The accuracy is wrong ({n} images on {ranks} ranks).", expected[0], got)
+    return [
+        (
+            f"{len(cases)} sets of 1 to 1025 images on 1 to 1024 ranks: the images of each rank, as torch's"
+            " sampler gives them"
+        ),
+        f"{len(cases)} accuracies, each image counted once",
+    ]
+
+
+def _seen(n: int, ranks: int, which: list[int], seen: list[list[int]]) -> None:
+    """Compare what these ranks see of n images with what torch's sampler gives them."""
+    true = [seen_by(rank, ranks, n) for rank in which]
+    if seen == true:
+        return
+    case = f"{n} image{'s' * (n > 1)} on {ranks} rank{'s' * (ranks > 1)}"
+    wrong = [i for i in range(len(which)) if seen[i] != true[i]][:4]  # a few are enough to see it
+    shown = sorted({0, 1, 2, 3, *wrong} & set(range(len(which))))[: 4 + len(wrong)]
+    got = [(f"rank {which[i]}", some(seen[i], 8)) for i in shown]
+    expected = "; ".join(f"rank {which[i]}: {some(true[i], 8)}" for i in shown)
+    if len({len(s) for s in seen}) > 1:
+        raise Difference("uneven", f"The ranks see different numbers of images ({case}).", expected, got)
+    if any(i >= n or i < 0 for s in seen for i in s):
+        raise Difference("out of range", f"An index belongs to no image ({case}).", expected, got)
+    if len(seen[0]) < len(true[0]):
+        raise Difference("dropped", f"Some images are seen by nobody ({case}).", expected, got)
+    each = len(true[0])
+    blocks = [[i % n for i in range(rank * each, (rank + 1) * each)] for rank in which]
+    symptom = "blocks" if seen == blocks else "other images"
+    raise Difference(symptom, f"A rank sees the wrong images ({case}).", expected, got)
+
+
+# --- 12.3 -------------------------------------------------------------------------------------------------------------
+
+
+def judge_batches(answer: Answer) -> list[str]:
+    cases = random_batches(random.Random())
+    fixed: list[Sequence[tuple[int, ...]]]
+    fixed = [LIGHTNING_CASES, LIGHTNING_ERRORS, TENSORFLOW_CASES, TENSORFLOW_ERRORS]
+    for what, first in zip(cases, fixed, strict=True):
+        cases[what] = [*first, *cases[what]]
+    told = answer.on_ranks("batches", ranks=1, given=cases)[0]
+    for case, pair in zip(cases["lightning"], told["lightning"], strict=True):
+        _lightning(case, pair)
+    for case, pair in zip(cases["lightning_errors"], told["lightning_errors"], strict=True):
+        if pair != "ValueError":
+            ranks = case[1] * case[2]
+            raise Difference(
+                "no error",
+                f"{case[0]} images can't be divided evenly over {ranks} ranks.",
+                "ValueError",
+                [str(tuple(pair))],
+            )
+    for (batch, workers, replicas), pair in zip(cases["tensorflow"], told["tensorflow"], strict=True):
+        right = [batch, batch // (workers * replicas)]
+        if pair != right:
+            known = {"local batch": right[1], "batch of a worker": batch // workers}
+            symptom = next(
+                (name for name, value in known.items() if pair != "ValueError" and pair[0] == value != batch),
+                "tensorflow",
+            )
+            case_ = f"global batch {batch}, {workers} workers with {replicas} replicas each"
+            raise Difference(
+                symptom, f"TensorFlow would take a different step ({case_}).", str(tuple(right)), [str(pair)]
+            )
+    for (batch, workers, replicas), pair in zip(cases["tensorflow_errors"], told["tensorflow_errors"], strict=True):
+        if pair != "ValueError":
+            raise Difference(
+                "no error",
+                f"{batch} images can't be divided evenly over {workers * replicas} replicas.",
+                "ValueError",
+                [str(tuple(pair))],
+            )
+    return [
+        f"{len(cases['lightning'])} clusters: batch size and accumulation make the global batch, with as few parts as"
+        " fit",
+        f"{len(cases['tensorflow'])} times TensorFlow's global batch and its replicas' part",
+        "what does not divide raises ValueError",
+    ]
+
+
+def _lightning(case: tuple[int, ...], pair: Any) -> None:
+    batch, nodes, devices, fits = case
+    ranks = nodes * devices
+    share = batch // ranks
+    parts = next(k for k in range(1, share + 1) if share % k == 0 and share // k <= fits)
+    words = f"global batch {batch}, {nodes} nodes with {devices} devices, {fits} fit"
+    expected = f"({share // parts}, {parts})"
+    if pair == "ValueError":
+        raise Difference("error", f"You raise ValueError, but this can be done ({words}).", expected)
+    size, accumulate = pair
+    got = [f"({size}, {accumulate}): steps of {size * accumulate * ranks} images"]
+    if size < 1 or accumulate < 1:
+        raise Difference("none", f"Nothing is left of the batch ({words}).", expected, got)
+    if size > fits:
+        raise Difference("does not fit", f"A batch of {size} does not fit on a device ({words}).", expected, got)
+    if size * accumulate * ranks != batch:
+        makes = size * accumulate
+        symptom = (
+            "global in the loader"
+            if makes == batch
+            else "nodes left out"
+            if makes * devices == batch
+            else "another step"
+        )
+        raise Difference(
+            symptom, f"A step has the wrong number of images ({words}).", f"{expected}: steps of {batch} images", got
+        )
+    if accumulate != parts:
+        raise Difference("too many parts", f"Fewer parts are enough ({words}).", expected, got)
+
+
+# --- 12.4 -------------------------------------------------------------------------------------------------------------
+
+
+def _product(a: list[list[float]], b: list[list[float]]) -> list[list[float]]:
+    """Of two matrices."""
+    return [[sum(x * y for x, y in zip(row, column, strict=True)) for column in zip(*b, strict=True)] for row in a]
+
+
+def _loss_facts(told: dict[str, Any], global_batch: int) -> dict[str, Any]:
+    """The loss that the replicas returned, the parts of the right one, and how far the weights are from those after a
+    step with its gradient. An image's loss is the squared norm of image times kernel."""
+    first, images = told["first"], told["images"]
+    each = [[sum(v * v for v in row) for row in _product(part, first)] for part in images]
+    whole = [row for part in images for row in part]
+    slope = _product([list(column) for column in zip(*whole, strict=True)], _product(whole, first))
+    after = [
+        [w - 2 * s / global_batch - PENALTY * w for w, s in zip(*rows, strict=True)]
+        for rows in zip(first, slope, strict=True)
+    ]
+    return {
+        "value": told["value"],
+        "penalty": PENALTY * sum(w * w for row in first for w in row) / 2,
+        "images": sum(map(sum, each)) / global_batch,
+        "local means": sum(sum(part) / len(part) for part in each),
+        "sum": sum(map(sum, each)),
+        "gap": gap(told["kernel"], after),
+    }
+
+
+def judge_loss(answer: Answer) -> list[str]:
+    told = answer.on_ranks("loss", ranks=1)[0]["cases"]
+    cases = [_loss_facts(t, n) for t, (_, n) in zip(told, LOSS_CASES, strict=True)]
+
+    def near(a: float, b: float) -> bool:
+        return abs(a - b) <= ROUNDING * max(1.0, abs(b))
+
+    def replicas(i: int) -> int:
+        return len(LOSS_CASES[i][0])
+
+    known = {
+        "local mean": lambda i, c: c["local means"] + c["penalty"],
+        "local mean, penalty twice": lambda i, c: c["local means"] + replicas(i) * c["penalty"],
+        "mean of means": lambda i, c: (c["local means"]) / replicas(i) + c["penalty"],
+        "penalty twice": lambda i, c: c["images"] + replicas(i) * c["penalty"],
+        "no penalty": lambda i, c: c["images"],
+        "sum": lambda i, c: c["sum"] + c["penalty"],
+        "divided twice": lambda i, c: c["images"] / replicas(i) + c["penalty"],
+        "two replicas": lambda i, c: c["images"] + replicas(i) * c["penalty"] / 2,
+        "penalty over images": lambda i, c: c["images"] + replicas(i) * c["penalty"] / LOSS_CASES[i][1],
+    }
+    for i, case in enumerate(cases):
+        right = case["images"] + case["penalty"]
+        parts, global_batch = LOSS_CASES[i]
+        words = (
+            f"{' and '.join(map(str, parts))} images on {len(parts)} replica{'s' * (len(parts) > 1)}, global batch"
+            f" {global_batch}"
+        )
+        if not near(case["value"], right):
+            symptom = next(
+                (
+                    name
+                    for name, value in known.items()
+                    if all(near(c["value"], value(j, c)) for j, c in enumerate(cases))
+                ),
+                "another loss",
+            )
+            got = [
+                f"{case['value']:.4f} (it should be {case['images']:.4f} for the images and {case['penalty']:.4f} for"
+                " the penalty)"
+            ]
+            raise Difference(
+                symptom, f"The replicas' losses don't add up to the loss of the step ({words}).", f"{right:.4f}", got
+            )
+        if case["gap"] > ROUNDING:
+            raise Difference(
+                "gradient",
+                f"The loss is right, but the update is not ({words}).",
+                "the gradient of that loss",
+                [f"off by {case['gap']:.2g}"],
+            )
+    return [
+        "3 global batches, one of them not full: the loss and the update of one device with the whole batch",
+        "the same function on one device",
+    ]
+
+
+EXERCISES = {
+    e.name: e
+    for e in [
+        Exercise("12.1", "port a loop", judge_port, needs="lightning"),
+        Exercise("12.2", "what Lightning did with your sampler", judge_sampler, how=""),
+        Exercise("12.3", "one batch size, three dialects", judge_batches, how=""),
+        Exercise(
+            "12.4",
+            "scale a loss for replicas",
+            judge_loss,
+            how="under MirroredStrategy on two logical devices",
+            needs="tensorflow",
+        ),
+    ]
+}

@@ -1,0 +1,158 @@
+"""What lesson 00 shows. Each function takes what a cell has run, says in words what came out, and checks it."""
+
+from __future__ import annotations
+
+from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
+from course_utils.figures.canvas import Figure
+from course_utils.pages import Program, Words, guessed, say
+
+from .deeper import (
+    explore_serial,
+    published_table,
+    show_doubled,
+    show_fit,
+    show_pieces,
+    show_product,
+    show_queue,
+    show_residuals,
+    show_variables,
+)
+from .job import (
+    EIGHT,
+    HERE,
+    WORLDS,
+    Guess,
+    ahead,
+    expected_speedup,
+    hours,
+    run_job,
+    show_eight,
+    show_prediction,
+    show_shared_test,
+    show_speedup,
+    speedup,
+)
+from .ways import WAYS, ways
+
+__all__ = [
+    "WAYS",
+    "explore_serial",
+    "published_table",
+    "run_job",
+    "show_clocks",
+    "show_doubled",
+    "show_eight",
+    "show_first",
+    "show_fit",
+    "show_pieces",
+    "show_prediction",
+    "show_product",
+    "show_queue",
+    "show_residuals",
+    "show_shared_test",
+    "show_speedup",
+    "show_step",
+    "show_variables",
+    "take_home",
+    "ways",
+    "what_you_saw",
+]
+
+TAKE_HOME = HERE / "take_home" / "00_speedup.py"
+PARTS = ("load", "move", "forward", "backward", "optimizer")
+
+
+def show_first(run: Run) -> None:
+    """Who took which images, and that together they took all."""
+    taken = sorted(image for mine in run.values("mine") for image in mine)
+    shares = ", ".join(f"rank {rank} took {len(mine)}" for rank, mine in enumerate(run.values("mine")))
+    say(f"Nobody handed anything out, and yet {shares}, and no image was taken twice.")
+    claim("together the ranks took every image once", taken == list(range(10)))
+    more_checks({"every rank knows the total": run.values("total") == [10] * run.world_size})
+
+
+def show_step(run: Run, guess: Guess = ...) -> Figure:
+    """The parts of a training step, which of them is the longest, and what holds the step up."""
+    parts = _step_parts(run)
+    part_s = {part: samples.median for part, samples in parts.items()}
+    losses = run.values("loss")
+    first, last = (sum(some) / len(some) for some in (losses[:8], losses[-8:]))
+    say(
+        f"A step of {run.value('images')} images takes {sum(part_s.values()) * 1e3:.0f} ms."
+        f" {_on_part(guess, _longest(part_s))}"
+    )
+    say(
+        f"Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
+        f" {_on_bottleneck(predict.bottleneck(part_s))}"
+    )
+    say(f"The loss went from {first:.2f} to {last:.2f}: so few steps are only a beginning.")
+    claim("backward takes longer than forward", parts["forward"].faster_than(parts["backward"]))
+    more_checks({"the loss doesn't grow": last < 1.1 * first})
+    return figures.parts({"one step": parts})
+
+
+def _on_bottleneck(found: predict.Bottleneck) -> str:
+    if found.kind == "compute":
+        return f"Computing is {found.share:.0%} of a step. So the device is busy, and a second one can take half of it."
+    return str(found)
+
+
+def _on_part(guess: Guess, longest: str) -> str:
+    if not guessed(guess):
+        return f"The longest part is {longest}."
+    if str(guess).lower() == longest:
+        return f"You said so: {longest} takes longest."
+    if guess not in PARTS:
+        return f"The longest part is {longest}. (The parts are called {', '.join(PARTS)}.)"
+    return f"You said {guess}, and it's {longest}."
+
+
+def _step_parts(run: Run) -> dict[str, Samples]:
+    """Seconds of each part, without the first steps."""
+    return {part: Samples(run.values(part)[3:], f"{part}_s", run.provenance) for part in PARTS}
+
+
+def _longest(part_s: dict[str, float]) -> str:
+    return max(part_s, key=lambda part: part_s[part])
+
+
+def show_clocks(run: Run, guess: Guess = ...) -> None:
+    """What a clock sees of a collective that it doesn't wait for."""
+    asked, done = run.samples("asked_s"), run.samples("done_s")
+    seen = asked.median / done.median
+    say(
+        f"The call comes back after {asked.median * 1e3:.2f} ms, and the sum is there after {done.median * 1e3:.1f} ms."
+        f" The hasty clock saw {seen:.0%}. {_on_clock(guess, 100 * seen)}"
+    )
+    claim("a clock that doesn't wait sees less than half", asked.faster_than(done, factor=2))
+
+
+def _on_clock(guess: Guess, percent: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)):
+        return "Your bet should be a number from 0 to 100."
+    return f"You said {guess:g}%." + (" Close." if abs(guess - percent) < 10 else "")
+
+
+def take_home() -> Program:
+    """Time a training and a test on any number of ranks, in one file of plain PyTorch."""
+    return Program(TAKE_HOME)
+
+
+def what_you_saw(first: Run, baseline: Run, alone: Sweep, runs: Sweep) -> Words:
+    """The lesson in the reader's own numbers."""
+    part_s = {part: samples.median for part, samples in _step_parts(baseline).items()}
+    n, longest = WORLDS[-1], _longest(part_s)
+    shown = ahead(runs).status == "shown"
+    measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
+    return Words(
+        [
+            f"You started {first.world_size} ranks from a cell, and they shared ten images without asking anybody.",
+            f"A training step took {sum(part_s.values()) * 1e3:.0f} ms here, {part_s[longest] * 1e3:.0f} of them for"
+            f" {longest}.",
+            f"From one rank you predicted {expected_speedup(alone, n):.2f} times the speed on {n}, and {measured}.",
+            f"On eight emulated A100, 24 hours become {sum(hours(EIGHT).values()):.1f}. With the test shared it's"
+            f" {sum(hours(EIGHT, shared=True).values()):.1f}.",
+        ]
+    )

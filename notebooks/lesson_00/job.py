@@ -1,0 +1,220 @@
+"""The job of lesson 00 on one rank and on all of them: predicted, measured, with the test shared; and on eight GPUs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
+from course_utils.figures.canvas import Figure
+from course_utils.pages import guessed, say
+
+HERE = Path(__file__).resolve().parents[1]
+JOB = HERE / "programs" / "00_job.py"
+
+Guess = float | int | str | EllipsisType | None
+DAY_H = 24.0  # the training of the lesson's first line, on one GPU
+EIGHT = 8
+
+_gpus = len(Machine.here().usable_gpus)
+WORLDS = [n for n in (1, 2, 4, 8, 16) if n <= max(_gpus if _gpus >= 2 else Machine.here().cores, 2)]
+SETTINGS: dict[str, Any] = {"device": "comparable", "threads": 1 if _gpus < 2 else None, "timeout": 300}
+
+
+# --- On one rank, and on all ------------------------------------------------------------------------------------------
+
+
+def run_job(ranks: Sequence[int] = WORLDS) -> Sweep:
+    """Run 00_job.py three times on each number of ranks, in turn; on the largest also with the test shared."""
+    points = [{"ranks": n, "share_test": False} for n in ranks]
+    points += [{"ranks": n, "share_test": True} for n in ranks[-1:] if n > 1]
+    return sweep(JOB, over=points, repeats=3, **SETTINGS)
+
+
+def point(runs: Sweep, ranks: int, shared: bool = False) -> dict[str, Any]:
+    """The point of so many ranks, with the test on rank 0 or shared."""
+    (found,) = [p for p in runs.points if p["ranks"] == ranks and p.get("share_test", False) == shared]
+    return found
+
+
+def seconds(runs: Sweep, key: str, ranks: int, shared: bool = False) -> Samples:
+    """What the runs on so many ranks reported as `key`: "train_s", "test_s" or "job_s"."""
+    return runs.samples(key, **point(runs, ranks, shared))
+
+
+def serial_share(alone: Sweep) -> float:
+    """The part of the job's time on one rank that further ranks don't shorten: its test."""
+    train_s, test_s = (seconds(alone, key, 1).median for key in ("train_s", "test_s"))
+    return test_s / (train_s + test_s)
+
+
+def expected_speedup(alone: Sweep, n: int) -> float:
+    """What Amdahl's law says of n ranks, from the runs on one."""
+    return predict.amdahl(n, serial_share(alone))
+
+
+def show_prediction(alone: Sweep) -> None:
+    """What one rank says about all."""
+    n = WORLDS[-1]
+    train_s, test_s = (seconds(alone, key, 1).median for key in ("train_s", "test_s"))
+    say(
+        f"On one rank: {train_s:.2f} s of training and {test_s:.2f} s of test. So {serial_share(alone):.0%} is serial,"
+        f" and Amdahl expects {expected_speedup(alone, n):.2f} times the speed on {n} ranks."
+    )
+
+
+def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
+    """The speed-up over the number of ranks: bet, predicted, measured."""
+    n, rate = WORLDS[-1], jobs_per_s(runs)
+    measured, expected = speedup(runs), expected_speedup(alone, n)
+    faster = claim(f"{'two' if n == 2 else n} ranks finish the job before one", ahead(runs), headline=True)
+    if faster:
+        said = [f"{n} ranks: {measured:.2f} times as fast, where Amdahl expected {expected:.2f}."]
+        if measured > 1.05 * expected:
+            said.append(
+                "That's more than the law allows. Either small pieces suit your cores, or another program slowed the"
+                " runs on one rank."
+            )
+        say(" ".join([*said, _on_speedup(guess, measured)]))
+        title = f"{n} ranks finish the job {measured:.2f} times as fast as one"
+    else:
+        say(
+            "Too close to tell: other programs may be using your cores. Close them and run this cell again, or go on."
+            f" Where a speed-up is needed below, we take Amdahl's {expected:.2f}."
+        )
+        title = "This sweep couldn't show a speed-up"
+    tested = [run.values("tested") for k in WORLDS for run in runs.at(**point(runs, k))]
+    more_checks({"rank 0 tested alone": all(mine[0] > 0 and not any(mine[1:]) for mine in tested)})
+    elsewhere = [] if faster else [jobs_per_s(found) for found in recorded.sweeps("00_runs")]
+    bet = {n: guess} if isinstance(guess, (int, float)) else {}
+    curve = {k: expected_speedup(alone, k) for k in range(1, max(n, EIGHT) + 1)}
+    return figures.speedup(rate, predicted=curve, guess=bet, recorded=elsewhere, title=title)
+
+
+def _on_speedup(guess: Guess, measured: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)):
+        return "Your bet should be a number, such as 1.7."
+    if abs(guess / measured - 1) < 0.06:
+        return f"You said {guess:g}. Well done."
+    why = "The test and the talking cost more than you thought." if guess > measured else "It's better than you feared."
+    return f"You said {guess:g}. {why}"
+
+
+def ahead(runs: Sweep) -> Verdict:
+    """Whether all ranks finish the job before one does. Where one was faster, the machine was too busy to tell."""
+    verdict = seconds(runs, "job_s", WORLDS[-1]).faster_than(seconds(runs, "job_s", 1))
+    return Verdict("not shown", verdict.detail) if verdict.status == "contradicted" else verdict
+
+
+def jobs_per_s(runs: Sweep) -> dict[int, Samples]:
+    """Rates over the number of ranks."""
+    counts = sorted({point["ranks"] for point in runs.points})
+    return {k: seconds(runs, "job_s", k).map(lambda s: 1 / s, "jobs_per_s") for k in counts}
+
+
+def speedup(runs: Sweep) -> float:
+    """Times as fast on all ranks as on one."""
+    rate = jobs_per_s(runs)
+    return rate[WORLDS[-1]].median / rate[1].median
+
+
+def show_shared_test(runs: Sweep) -> Figure:
+    """The same job with the test on rank 0, and shared by all."""
+    n = WORLDS[-1]
+    rows = {
+        f"{n} ranks, {name}": {key: seconds(runs, f"{key}_s", n, shared) for key in ("train", "test")}
+        for name, shared in (("test on rank 0", False), ("test shared", True))
+    }
+    before_s, after_s = (seconds(runs, "test_s", n, shared) for shared in (False, True))
+    saved = (before_s.median - after_s.median) / seconds(runs, "job_s", n).median
+    verdict = after_s.faster_than(before_s)
+    if verdict.status == "contradicted":  # ranks that have to share a core gain nothing by sharing the work
+        verdict = Verdict("not shown", f"{verdict.detail}; did each rank have a core to itself?")
+    faster = claim("the test is faster when the ranks share it", verdict)
+    if faster:
+        before = speedup(runs)
+        becomes = f" {before:.2f} times the speed on {n} ranks becomes {before / (1 - saved):.2f}."
+        times = f"{before_s.median / after_s.median:.1f} times as fast"
+        then = becomes if ahead(runs).status == "shown" else ""
+        say(f"Shared, the test is {times}, which takes {saved:.0%} off the job.{then}")
+    else:
+        say("Too close to tell: the test is short, and your machine has other things to do.")
+    alone, shared = ({sum(run.values("tested")) for run in runs.at(**point(runs, n, s))} for s in (False, True))
+    more_checks({"shared or not, as many images were tested": alone == shared and len(alone) == 1})
+    title = (
+        f"Sharing the test takes {saved:.0%} off the job" if faster else "Too close to tell what sharing the test gains"
+    )
+    return figures.parts(rows, title=title)
+
+
+# --- On eight GPUs ----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def emulated_s() -> dict[tuple[int, bool], tuple[float, float]]:
+    """Seconds of training and of test on 1 and 8 emulated A100, with the test on rank 0 and shared. Rank 0 is
+    emulated; the others wait for it, or do the same."""
+    found = {}
+    for gpus, shared in ((1, False), (EIGHT, False), (EIGHT, True)):
+        options = ["--steps", 4] + ["--share-test"] * shared
+        run = launch(JOB, 1, cluster="8xA100", one_of=gpus, args=options, quiet=True, timeout=120)
+        found[gpus, shared] = run.value("train_s"), run.value("test_s")
+    return found
+
+
+def hours(gpus: int, shared: bool = False) -> dict[str, float]:
+    """The day of the lesson's first line on emulated GPUs, part by part."""
+    found = emulated_s()
+    scale = DAY_H / sum(found[1, False])
+    return dict(zip(("train", "test"), (scale * s for s in found[gpus, shared]), strict=True))
+
+
+def show_eight(bet: Guess = ...) -> Figure:
+    """The 24 hours on one emulated GPU, on eight with the test on rank 0, and with the test shared."""
+    one, rank_0, shared = hours(1), hours(EIGHT), hours(EIGHT, shared=True)
+    rank_0_h, shared_h = sum(rank_0.values()), sum(shared.values())
+    say(
+        f"Eight GPUs need {rank_0_h:.1f} hours: {rank_0['train']:.1f} to train and {rank_0['test']:.1f} to test."
+        f" If they share the test, it's {shared_h:.1f}. {_on_hours(bet, rank_0_h, shared_h)}"
+    )
+    say(
+        f"So eight are {DAY_H / rank_0_h:.1f} times as fast as one and cost {EIGHT * rank_0_h:.0f} GPU hours, where one"
+        f" GPU costs {DAY_H:.0f}. With the test shared they're {DAY_H / shared_h:.1f} times as fast, for"
+        f" {EIGHT * shared_h:.0f}."
+    )
+    by_hand_h = one["train"] / EIGHT + one["test"]
+    say(
+        f"By hand, from one GPU: {one['train']:.1f} hours of training / 8 + {one['test']:.1f} of test ="
+        f" {by_hand_h:.1f}. The other {rank_0_h - by_hand_h:.1f} go to smaller pieces, and to ranks that talk."
+    )
+    more_checks(
+        {
+            "the test takes as long with eight as with one": abs(rank_0["test"] / one["test"] - 1) < 0.02,
+            "eight GPUs aren't faster than Amdahl allows": rank_0_h > 0.98 * by_hand_h,
+            "sharing the test helps": shared_h < 0.6 * rank_0_h,
+        }
+    )
+    rows = {"1 GPU": one, "8 GPUs, test on rank 0": rank_0, "8 GPUs, test shared": shared}
+    title = f"Emulated: {DAY_H:.0f} hours become {rank_0_h:.1f}, or {shared_h:.1f} with the test shared"
+    return figures.parts(rows, unit="hours", title=title)
+
+
+def _on_hours(bet: Guess, rank_0: float, shared: float) -> str:
+    if not guessed(bet):
+        return "You made no bet."
+    if not isinstance(bet, (int, float)):
+        return "Your bet should be a number of hours."
+    if bet < 3:
+        return f"You said {bet:g}. For that, every GPU would have to work overtime."
+    if bet <= shared:
+        return f"You said {bet:g}, as nearly everybody does, since 24 / 8 = 3."
+    if bet < 0.85 * rank_0:
+        return f"You said {bet:g}: between the two, and better than most."
+    if bet <= 1.15 * rank_0:
+        return f"You said {bet:g}. You've waited for a rank 0 before."
+    return f"You said {bet:g}: it's not as bad as you feared."

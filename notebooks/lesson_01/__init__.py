@@ -1,0 +1,352 @@
+"""What lesson 01 shows. Each function takes what a cell has run, says in words what came out, and checks it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import shutil
+from pathlib import Path
+from types import EllipsisType
+
+from course_utils import Provenance, Run, Samples, Verdict, claim, figures, launch, more_checks, published
+from course_utils.figures.canvas import Figure
+from course_utils.pages import Program, Words, guessed, say
+from course_utils.predict import BreakEven
+from course_utils.units import readable
+
+from .compile_figures import break_even, ratios
+from .deeper import (
+    before_and_after,
+    show_forked,
+    show_products,
+    show_race,
+    show_residuals,
+    show_threads,
+    show_won,
+    times_faster,
+)
+from .paying import pays_back
+
+__all__ = [
+    "before_and_after", "break_even", "pays_back", "ratios", "show_forked", "show_products", "show_race",
+    "show_residuals", "show_threads", "show_won", "times_faster",
+]  # fmt: skip
+
+HERE = Path(__file__).resolve().parents[1]
+OPERATORS = HERE / "programs" / "01_operators.py"  # counts what eager mode calls in a training step
+TAKE_HOME = HERE / "take_home" / "01_compile.py"
+PUBLISHED = "script-ten-products"
+HOW = {"eager": "in eager mode", "script": "scripted"}
+NO_COMPILER = "no C++ compiler: nothing was made faster"
+
+Guess = float | int | str | EllipsisType | None
+
+# --- What the cells of the notebook show ------------------------------------------------------------------------------
+
+
+def compiler() -> str:
+    """The C++ compiler that torch.compile would find on a CPU, or nothing."""
+    return next((c for c in (os.environ.get("CXX"), "g++", "clang++") if c and shutil.which(c)), "")
+
+
+def backend() -> str:
+    """What torch.compile can use here, and what that means: `aot_eager` captures graphs and makes no new code."""
+    if found := compiler():
+        say(f"C++ compiler: {found}. Good, torch.compile can write new code.")
+        return "inductor"
+    say(
+        "No C++ compiler found, so torch.compile will capture graphs here and write no new code. You can follow all of"
+        " the lesson, but nothing will get faster. (Linux: install g++. macOS: xcode-select --install.)"
+    )
+    return "aot_eager"
+
+
+def show_painting(eager: Run) -> Figure:
+    """The picture after the first and after the last step, and how long a step took."""
+    losses, step_s = eager.values("loss"), _later(eager, "eager")
+    pictures = eager.values("picture")
+    say(
+        f"{len(losses)} steps of {readable('s', step_s.median)}, and the loss fell from {losses[0]:.2g} to"
+        f" {losses[-1]:.2g}."
+    )
+    say("It's a sunset, if you squint.")
+    more_checks({"it learned to paint": losses[-1] < losses[0] / 2, "two pictures came back": len(pictures) == 2})
+    names = ["after one step", f"after {len(losses)} steps"]
+    return figures.images(pictures, names, title="64 spots learn to be a sunset", columns=2)
+
+
+def show_one_line(run: Run, guess: Guess = ...) -> Figure:
+    """The first compiled step, and the later ones next to eager mode's."""
+    first, later, eager = _first_s(run), _later(run, "compiled"), _later(run, "eager")
+    times, written = eager.median / later.median, _wrote_code(run)
+    say(f"The first compiled step took {readable('s', first)}. {_on_first(guess, first)}")
+    verdict = later.faster_than(eager) if written else None
+    faster = claim("compiled, a training step is faster", verdict, why="" if written else NO_COMPILER, headline=True)
+    gap = _loss_gap(run)
+    claim("compiled, it's the same training", gap < 1e-2, why=f"the losses differ by {gap:.0e} of their size at most")
+    more_checks({"the first step is the slow one": first > 2 * later.median})
+    if written:
+        say(
+            f"Eager mode calls {_operators(run)} operators in forward and backward. The compiler made"
+            f" {run.value('kernels')} kernels of them, and left the matrix products as they were."
+        )
+    if faster:
+        say(
+            f"All later steps: {readable('s', later.median)} instead of {readable('s', eager.median)},"
+            f" {times:.1f} times as fast."
+        )
+        title = f"Once compiled, a step is {times:.1f} times as fast"
+    elif not written:
+        title = "Without a C++ compiler nothing gets faster"
+    else:
+        say(
+            f"Too close to tell: {readable('s', later.median)} compiled, {readable('s', eager.median)} in eager mode."
+            " Other programs may be using your cores. Run the cell again, or go on: you've seen what it costs."
+        )
+        title = "Compiled and in eager mode, a step takes about as long here"
+    return figures.bars({"eager": eager, "compiled": later}, title=title)
+
+
+def _on_first(guess: Guess, first: float) -> str:
+    if not guessed(guess):
+        return "You made no bet. It's more fun with one, and you remember more."
+    if not isinstance(guess, (int, float)) or guess <= 0:
+        return "Your bet should be a number of seconds."
+    if 0.5 < guess / first < 2:
+        return f"You said {guess:g} s: you've waited for a compiler before."
+    if guess < first:
+        return f"You said {guess:g} s. It surprises everybody: a C++ compiler has to start, or Triton's on a GPU."
+    return f"You said {guess:g} s. It could have been worse! Large models do take minutes."
+
+
+def show_break_even(run: Run, guess: Guess = ...) -> Figure:
+    """After how many steps the compile time is paid back, as a line through what was measured has it."""
+    model = paid(run)
+    if not math.isfinite(model.calls):
+        say(f"A compiled step saved nothing here, so nothing pays it back. {_on_steps(guess, model.calls)}")
+    else:
+        say(
+            f"{readable('s', model.once_s)} / ({readable('s', model.before_s)} - {readable('s', model.after_s)}) ="
+            f" {model.calls:,.0f} steps, which is {readable('s', model.before(model.calls))} of training."
+            f" {_on_steps(guess, model.calls)}"
+        )
+        day = 24 * 3600
+        say(
+            f"In eager mode a day of such training is {day / model.before_s:,.0f} steps. Compiled, they take"
+            f" {model.after(day / model.before_s) / 3600:.1f} hours."
+        )
+    more_checks({"each step was counted": len(run.values("step_s", name="compiled")) > 10})
+    reach = max(2 * model.calls, 100.0) if math.isfinite(model.calls) else 0
+    title = (
+        f"Paid back after {model.calls:,.0f} steps"
+        if math.isfinite(model.calls)
+        else "A compiled step saves nothing here"
+    )
+    bet = guess if isinstance(guess, (int, float)) else ...
+    curves = [_total(run, name) for name in ("eager", "compiled")]
+    return break_even(curves[0], [curves[1]], model, bet, title=title, reach=reach, unit_name="steps")
+
+
+def _on_steps(guess: Guess, steps: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)) or guess <= 0:
+        return "Your bet should be a number of steps."
+    if not math.isfinite(steps):
+        return f"You said {guess:,.0f}."
+    if 0.5 <= guess / steps <= 2:
+        return f"You said {guess:,.0f}: close enough to plan with."
+    more = "sooner" if guess > steps else "later"
+    return f"You said {guess:,.0f}. It comes {more}: divide what compiling costs by what one step saves."
+
+
+def paid(run: Run) -> BreakEven:
+    """What compiling costs, and a step before and after, as `run` measured them."""
+    later = _later(run, "compiled").median
+    return BreakEven(max(0.0, _first_s(run) - later), _later(run, "eager").median, later)
+
+
+def show_breaks(run: Run, guess: Guess = ...) -> None:
+    """Into how many graphs each version of the model fell, and at which line."""
+    graphs = {name: run.value("graphs", name=name) for name in ("watched", "mended")}
+    say(f"With the if: {graphs['watched']} graphs. {_on_graphs(guess, graphs['watched'])}")
+    for line in run.value("cuts", name="watched"):
+        say(f"Cut at `{line.strip()}`: Python must know which way to go.")
+    claim("without the if, forward is one graph", graphs["mended"] == 1)
+    more_checks({"the if breaks the graph": graphs["watched"] > 1})
+
+
+def _on_graphs(guess: Guess, graphs: int) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if guess == graphs:
+        return "As you said: one up to the if, one after it."
+    if guess == 1:
+        return "You said 1. Python needs the answer to go on, so the graph has to end there."
+    return f"You said {guess}. There's one up to the if, and one for what comes after it."
+
+
+def show_again(run: Run, guess: Guess = ...) -> Figure:
+    """How many times the compiler ran so far, step by step, for a batch that changes and for a counter that does."""
+    so_far = {name: run.values("compiled", name=name) for name in ("sizes", "counter", "tensor")}
+    sizes, counter, tensor = so_far.values()
+    steps = len(counter)
+    say(
+        f"{steps} batch sizes: {_times(sizes[-1])}. A counter in Python: {_times(counter[-1])}, and from then on step"
+        f" after step in eager mode. The same counter in a tensor: {_times(tensor[-1])}."
+        f" {_on_again(guess)}"
+    )
+    claim("a number that changes costs more than a shape that does", counter[-1] > sizes[-1])
+    more_checks(
+        {
+            "from the second size on, one graph fits all": sizes[-1] == 2,
+            "it gives up at the limit": counter[-1] == run.value("limit") < steps,
+            "a tensor may change as it likes": tensor[-1] == 1,
+        }
+    )
+    steps_axis = [float(i + 1) for i in range(steps)]
+    curves = {
+        "another batch size each time": (steps_axis, sizes),
+        "self.steps += 1": (steps_axis, counter),
+        "the counter, in a tensor": (steps_axis, tensor),
+    }
+    title = f"One counter, {counter[-1]} compilations; {steps} batch sizes, {sizes[-1]}"
+    return figures.lines(curves, "step", "compilations so far", title=title)
+
+
+def _times(n: int) -> str:
+    return "compiled once" if n == 1 else f"compiled {n} times"
+
+
+def _on_again(guess: Guess) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if guess == "counter":
+        return "You saw it coming."
+    if guess == "sizes":
+        return "You said the sizes. So do most. But a second size is enough: the compiler learns that sizes change."
+    return 'Your bet should be "sizes" or "counter".'
+
+
+def show_classic(run: Run, guess: Guess = ...) -> Figure:
+    """TorchScript's example, next to what was published, and what one more operation costs each version."""
+    case = next(case for case in published.cases("times_faster", prefix=PUBLISHED))
+    ten = {v: run.samples("call_s", version=v, n=10) for v in ("eager", "script", "trace")}
+    times = ten["eager"].median / ten["script"].median
+    slope = {v: (run.samples("call_s", version=v, n=20).q1 - ten[v].q1) / 10 * 1e6 for v in ten}
+    entry = {v: ten[v].q1 * 1e6 - 10 * slope[v] for v in ten}
+    say(f"PyTorch says: {run.value('warning')}")
+    say(
+        f"Scripted, ten products take {ten['script'].median * 1e6:.1f} µs."
+        f" {_on_script(guess, ten['script'].median * 1e6)}"
+    )
+    if min(slope["eager"], slope["script"]) > 0:
+        each = ", ".join(f"{slope[v]:.2f} µs {words}" for v, words in HOW.items())
+        none = ", ".join(
+            f"{f'{entry[v]:.2f} µs' if entry[v] > 0.05 else 'nothing'} {words}" for v, words in HOW.items()
+        )
+        say(f"One more product costs {each}. Getting in and out costs {none}.")
+    else:
+        say("What one more product costs is too close to tell: twenty took no longer than ten. Run the cell again.")
+    famous = Verdict("shown" if times < case.observed else "not shown", f"{times:.1f} against {case.observed}")
+    claim("the famous example gains less here than where it got famous", famous)
+    script, trace, optimised = (run.value(graph) for graph in ("script", "trace", "optimised"))
+    more_checks(
+        {
+            "script keeps the loop": "prim::Loop" in script,
+            "trace never saw one": "prim::Loop" not in trace and trace.count("aten::mul") == 10,
+            "optimised, all ten products are still there": optimised.count("aten::mul") == 10,
+        }
+    )
+    there = {
+        f"{name}, published": Samples([case.inputs[key] * 1e-6], "call_s", Provenance("published", case.label))
+        for name, key in (("eager", "before_us"), ("script", "after_us"))
+    }
+    bet = {"script": guess * 1e-6 if isinstance(guess, (int, float)) else ...}
+    title = f"Scripting gains {times:.1f} times here; {case.observed} times were published"
+    return figures.bars({**ten, **there}, guess=bet, title=title)
+
+
+def _on_script(guess: Guess, us: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)) or guess <= 0:
+        return "Your bet should be a number of µs."
+    if 0.7 < guess / us < 1.4:
+        return f"You said {guess:g}: well read."
+    return f"You said {guess:g}. Another processor, another version, another number: never quote one without them."
+
+
+def take_home() -> Program:
+    """Compile a training step, and see whether it pays: one file of plain PyTorch."""
+    return Program(TAKE_HOME)
+
+
+def what_you_saw(one_line: Run, breaks: Run, again: Run, classic: Run) -> Words:
+    """The lesson in the reader's own numbers."""
+    model, first = paid(one_line), _first_s(one_line)
+    saved = model.before_s / model.after_s
+    if not _wrote_code(one_line):
+        pays = "Without a C++ compiler torch.compile couldn't make anything faster here."
+    elif not math.isfinite(model.calls):
+        pays = f"One line cost {readable('s', first)} and saved nothing here."
+    else:
+        pays = (
+            f"One line cost {readable('s', first)} once and made each step {saved:.1f} times as fast. It's paid back"
+            f" after {model.calls:,.0f} steps."
+        )
+    ten = {v: classic.samples("call_s", version=v, n=10).median * 1e6 for v in ("eager", "script")}
+    case = next(case for case in published.cases("times_faster", prefix=PUBLISHED))
+    return Words(
+        [
+            pays,
+            f"An if on a tensor made {breaks.value('graphs', name='watched')} graphs of one. A counter in Python made"
+            f" the compiler start {again.values('compiled', name='counter')[-1]} times, and all batch sizes together"
+            f" {again.values('compiled', name='sizes')[-1]} times.",
+            f"TorchScript's ten products: {ten['eager']:.1f} µs in eager mode and {ten['script']:.1f} µs scripted here,"
+            f" {case.inputs['before_us']} and {case.inputs['after_us']} µs as published.",
+        ]
+    )
+
+
+# --- From records to numbers ------------------------------------------------------------------------------------------
+
+
+def _first_s(run: Run) -> float:
+    return float(run.values("step_s", name="compiled")[0])
+
+
+def _later(run: Run, name: str) -> Samples:
+    """The steps after the first three, which compile and warm up."""
+    return Samples(run.values("step_s", name=name)[3:], "step_s", run.provenance)
+
+
+def _total(run: Run, name: str) -> list[tuple[float, float]]:
+    """Steps, and the seconds since the first began."""
+    total, points = 0.0, []
+    for i, step_s in enumerate(run.values("step_s", name=name)):
+        total += step_s
+        points.append((float(i + 1), total))
+    return points
+
+
+def _loss_gap(run: Run) -> float:
+    both = zip(*(run.values("loss", name=name) for name in ("eager", "compiled")), strict=True)
+    return max(abs(a - b) / abs(a) for a, b in both)
+
+
+def _wrote_code(run: Run) -> bool:
+    """Whether Inductor was there to write kernels."""
+    return bool(run.value("kernels"))
+
+
+@functools.cache
+def _counted(script: str) -> int:
+    counted = launch(OPERATORS, 1, args=[Path(script).parent], quiet=True, device="cpu")
+    return int(counted.value("operators"))
+
+
+def _operators(run: Run) -> int:
+    """How many operators a training step of the lesson's model calls in eager mode."""
+    return _counted(run.script)

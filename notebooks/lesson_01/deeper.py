@@ -1,0 +1,146 @@
+"""What the deeper sections of lesson 01 show: TorchScript's winners and losers, threads, and compiling predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import EllipsisType
+
+from course_utils import Run, Samples, Verdict, claim, figures, launch, more_checks
+from course_utils.figures.canvas import Figure
+from course_utils.pages import say
+from course_utils.predict import BreakEven, crossing
+
+from .compile_figures import Points, break_even, ratios
+
+PRODUCTS = Path(__file__).resolve().parents[1] / "programs" / "01_products.py"
+
+Guess = float | int | EllipsisType | None
+
+
+def times_faster(run: Run, case: str, version: str) -> Samples:
+    """Eager time over this version's, one ratio for each turn."""
+    before, after = (run.samples("call_s", case=case, version=v).values for v in ("eager", version))
+    return Samples(b / a for b, a in zip(before, after, strict=True))
+
+
+def show_won(run: Run, guess: Mapping[str, Guess]) -> Figure:
+    """How many times as fast each function became when it was scripted."""
+    gain = {case: times_faster(run, case, "script") for case in guess}
+    fast = [case for case in gain if gain[case].q1 >= 4]
+    slow = [case for case in gain if gain[case].q3 < 1]
+    told = f"faster: {'; '.join(fast)}. Slower: {'; '.join(slow)}"
+    both_kinds = len(fast) >= 4 and len(slow) >= 2
+    claim(
+        "four of the functions or more are at least 4 times as fast, and two or more are slower",
+        Verdict("shown" if both_kinds else "not shown", told),
+    )
+    return ratios({case: {"script": ratio} for case, ratio in gain.items()}, guess=guess)
+
+
+def before_and_after(run: Run, case: str) -> None:
+    """The graph of a function as it was read, and as it was optimised."""
+    print("read from the source", run.value("before", case=case), "", sep="\n")
+    print("optimised", run.value("after", case=case), sep="\n")
+
+
+def show_products(won: Run) -> None:
+    """How many of the 16 matrix products each compiler leaves, for inference and in training."""
+    counted = launch(PRODUCTS, 1, args=[Path(won.script).parent], quiet=True, device="cpu")
+    found = {name: counted.value("products", name=name) for name in ("inference", "training")}
+    after = won.value("after", case="same product 8 times")
+    script = sum(after.count(f"aten::{name}(") for name in ("matmul", "mm", "bmm"))
+    say(
+        f"The source has 16 matrix products. TorchScript leaves {script}. torch.compile leaves {found['inference']}"
+        f" under no_grad, and {found['training']} in the forward pass of a training step."
+    )
+    more_checks(
+        {
+            "TorchScript computes the common product once": script == 2,
+            "torch.compile computes it once in training": found["training"] == 2,
+        }
+    )
+
+
+def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
+    """What a second thread gains, for eager and for scripted code."""
+    both = {version: run.samples("gain", version=version) for version in ("eager", "script")}
+    for version in both:
+        one, two = (run.samples(f"{n}_per_s", version=version).median for n in ("one", "two"))
+        say(f"{version}: {one:,.0f} calls a second in one thread, {two:,.0f} in two")
+    enough = cores >= 2 and run.value("gil")
+    why = "" if enough else "needs two cores" if cores < 2 else "this Python has no lock"
+    claim(
+        "scripted code gains more from a second thread than eager code",
+        both["script"].more_than(both["eager"]) if enough else None,
+        why=why,
+    )
+    told = ", ".join(f"{version} {ratio.median:.2f}" for version, ratio in both.items())
+    title = f"What two threads do, over one: {told}"
+    return figures.bars(both, guess=guess, unit="", ylabel="calls a second, two threads over one", title=title)
+
+
+def show_race(race: Run, model: BreakEven, guess: Guess = ...) -> Figure:
+    """The measured crossing of `chain` in eager mode and compiled, next to what was predicted."""
+    eager, compiled = _curves(race)
+    paid = Samples([crossing(eager, curve) for curve in compiled], "calls", race.provenance)
+    met = 0.5 <= paid.median / model.calls <= 2
+    verdict = Verdict("shown" if met else "not shown", f"{paid.median:.0f} against {model.calls:.0f}")
+    why = "" if race.value("writes_code") else "no C++ compiler: nothing was made faster"
+    claim(
+        "compiling is paid back after as many calls as predicted, within a factor of 2",
+        None if why else verdict,
+        why=why,
+    )
+    steady = _steady(race)
+    three_times = steady["compiled 2"].faster_than(steady["eager"], factor=3)
+    claim("the fused chain is at least 3 times as fast as the eager one", None if why else three_times, why=why)
+    return break_even(eager, compiled, predicted=model, guess=guess)
+
+
+def show_residuals(race: Run, model: BreakEven) -> object:
+    """Where the prediction was off: the break-even point with one measured number after another."""
+    eager, compiled = _curves(race)
+    first, steady = Samples([c[0][1] for c in compiled], "first_call_s", race.provenance), _steady(race)
+    step_1 = replace(model, once_s=first.median)
+    step_2 = replace(step_1, before_s=steady["eager"].median)
+    step_3 = replace(step_2, after_s=steady["compiled 2"].median)
+    paid = Samples([crossing(eager, curve) for curve in compiled], "calls")
+    say(
+        f"predicted {model.calls:.0f} calls; with the C of the chain {step_1.calls:.0f}, with its e as well"
+        f" {step_2.calls:.0f}, with its c {step_3.calls:.0f}. Measured: {paid.median:.0f}"
+    )
+    rows = [
+        ("compiling, C", model.once_s, first),
+        ("eager call, e", model.before_s, steady["eager"]),
+        ("compiled call, c", model.after_s, steady["compiled 2"]),
+    ]
+    return figures.residuals(rows, unit="s", title="Where the prediction was off")
+
+
+def show_forked(run: Run, cores: int) -> Figure:
+    """Two branches one after the other, and forked."""
+    turns = {v: run.samples("call_s", version=v) for v in ("in turn", "forked")}
+    claim(
+        "two forked branches end sooner than one after the other",
+        turns["forked"].faster_than(turns["in turn"]) if cores >= 2 else None,
+        why="" if cores >= 2 else "needs two cores",
+    )
+    share = turns["forked"].median / turns["in turn"].median
+    return figures.bars(turns, title=f"Forked, both branches take {share:.2f} of the time")
+
+
+def _curves(race: Run) -> tuple[Points, list[Points]]:
+    """Calls and total seconds: in eager mode, and of each repeat compiled."""
+
+    def curve(version: str) -> Points:
+        return list(zip(race.values("calls", version=version), race.values("total_s", version=version), strict=True))
+
+    return curve("eager"), [curve(f"compiled {repeat}") for repeat in range(3)]
+
+
+def _steady(race: Run) -> dict[str, Samples]:
+    """Seconds of a call after the first."""
+    versions = ("eager", "compiled 2")
+    return {v: Samples(race.values("call_s", version=v)[1:], "call_s", race.provenance) for v in versions}

@@ -1,0 +1,391 @@
+"""What lesson 03 shows. Each function takes what a cell has run, says in words what came out, and checks it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import EllipsisType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from course_utils import (
+    Machine,
+    Provenance,
+    Run,
+    Samples,
+    Verdict,
+    claim,
+    figures,
+    launch,
+    more_checks,
+    predict,
+    published,
+)
+from course_utils.figures.canvas import Figure
+from course_utils.pages import Program, Words, guessed, say
+
+from .deeper import show_memory, show_norm, show_partly, show_prefix, show_replica, show_six_losses  # noqa: F401
+
+HERE = Path(__file__).resolve().parents[1]
+PROGRAMS = HERE / "programs"
+TAKE_HOME = HERE / "take_home" / "03_dp_or_ddp.py"
+
+COUNTS = (2, 4, 8)  # GPUs whose traffic is counted
+SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply
+SETUPS = {"one": (1, 1), "threads": (1, 2), "processes": (2, 1)}  # processes, threads in each
+LINK_GBPS = 50  # of the published pair, each way
+
+Guess = float | int | str | EllipsisType | None
+Forward = Callable[[nn.Module, Tensor], Tensor]
+
+# --- What the cells of the notebook show ------------------------------------------------------------------------------
+
+
+def show_one_line(run: Run, guess: Guess = ...) -> None:
+    """How often `forward` was called, and with how many of the samples."""
+    n, seen, rows = run.value("devices"), sorted(run.values("samples"), reverse=True), run.value("rows")
+    calls = "once" if len(seen) == 1 else f"{len(seen)} times"
+    say(f"forward was called {calls}, with {' + '.join(map(str, seen))} samples. {_on_calls(guess, len(seen), n)}")
+    if n > 1:
+        say(f"One line, and {len(seen)} GPUs work on one batch. Nothing else in the program changed.")
+    elif n == 1:
+        say("With one GPU the wrapper moves the model and the batch there, and calls the model. Nothing is split.")
+    else:
+        say(
+            "Here's no GPU that it could use, so the wrapper only called your model: no error, no warning. Four GPUs"
+            " would have got 6 samples each."
+        )
+    more_checks(
+        {
+            "each sample went in once": sum(seen) == rows,
+            "it was split if there's more than one GPU, and only then": (len(seen) > 1) == (n > 1),
+        }
+    )
+
+
+def _on_calls(guess: Guess, calls: int, gpus: int) -> str:
+    if not guessed(guess):
+        return "You made no bet. It's more fun with one, and you remember more."
+    if guess == calls:
+        return "You knew."
+    if calls < gpus:
+        return f"You said {guess}. It's one call for each chunk, and chunks of this size go to {calls} of {gpus} GPUs."
+    return f"You said {guess}. It's one call for each GPU, and one call where there's none to share with."
+
+
+def show_same(model: nn.Module, batch: Tensor, labels: Tensor) -> None:
+    """Compare the gradient that the replicas left in `model` with that of the whole batch in one piece."""
+    alone = copy.deepcopy(model)
+    alone.zero_grad()
+    cross_entropy(alone(batch), labels).backward()
+    pairs = [(p.grad, q.grad) for p, q in zip(model.parameters(), alone.parameters(), strict=True)]
+    if any(p is None for p, _ in pairs):
+        raise ValueError("the model has no gradients yet: run the cell that calls backward() first")
+    gap = max(((p - q).abs().max() / q.abs().max()).item() for p, q in pairs if p is not None and q is not None)
+    say(f"The largest difference between the two gradients is {gap:.0e} of the largest number in them.")
+    claim("the replicas' gradients add up to the gradient of one device", gap < 1e-5)
+    n = len(Machine.here().usable_gpus)
+    if n < 2:
+        return
+    real = _real()
+    say(f"The real nn.DataParallel, on your {n} GPUs, is off by {real.value('gap'):.0e} (in double precision).")
+    more_checks(
+        {
+            "the real one gives the gradient of one device, too": real.value("gap") < 1e-9,
+            "it cuts as chunk does": real.value("chunks") == sorted(len(c) for c in torch.arange(3 * n - 1).chunk(n)),
+            "a number that forward changes on a replica is lost": real.value("calls") == 0,
+            "BatchNorm remembers the first chunk only": real.value("norm_gap") < 1e-12,
+            "it refuses a model that's partly on the CPU": real.value("refused"),
+            "an argument of one row makes it drop all chunks but the first": real.value("trained_on")
+            < real.value("samples"),
+        }
+    )
+
+
+def show_traffic(guess: Guess = ...) -> Figure:
+    """Bytes in and out of GPU 0 in a step, counted: in torch's own code for DataParallel, around a ring for DDP."""
+    counted, rings = _counted()
+    dp, star, ddp = (_through(counted, "ring"), _through(counted, "star"), _ddp(rings))
+    told = {n: _told(counted, n) for n in COUNTS}
+    (most,) = COUNTS[-1:]
+    times, copied = dp[most] / ddp[most], star[most] / ddp[most]
+    say(
+        f"With {most} GPUs {_MiB(dp[most])} MiB pass through GPU 0, and {_MiB(ddp[most])} MiB with DDP: {times:.1f}"
+        f" times as much. {_on_times(guess, times, copied)}"
+    )
+    weights, outputs = (_MiB(counted.value(name)) for name in ("weights_bytes", "outputs_bytes"))
+    say(
+        f"On paper: 2 x {weights} + {most - 1}/{most} x 2 x {outputs} = {_MiB(told[most][0])} MiB, and for DDP"
+        f" 4 x {most - 1}/{most} x {weights} = {_MiB(told[most][1])} MiB."
+    )
+    off = max(max(abs(told[n][0] / dp[n] - 1), abs(told[n][1] / ddp[n] - 1)) for n in COUNTS)
+    claim("the bytes through GPU 0 are those that the formulas say, within 1%", off < 0.01, headline=True)
+    gradient = {n: rings[n].values("gradient") for n in COUNTS}
+    calls = {(what, n): counted.value("calls", way="ring", gpus=n, what=what) for n in COUNTS for what in _TWICE}
+    more_checks(
+        {
+            "one NCCL call carries all weights out, and one all gradients in": set(calls.values()) == {1},
+            "weights pass GPU 0 once, however many GPUs there are": len({_kind(counted, n, "weights") for n in COUNTS})
+            == 1,
+            "a matrix with two names travels once": _kind(counted, most, "weights") == counted.value("weights_bytes"),
+            "without NCCL it's several times DDP's": copied > 3,
+            "after DDP's ring all ranks hold the same gradient": all(max(g) - min(g) < 1e-6 for g in gradient.values()),
+        }
+    )
+    found = {f"DP, {n} GPUs": float(dp[n]) for n in COUNTS} | {f"DDP, {n} GPUs": float(ddp[n]) for n in COUNTS}
+    return figures.bars(
+        found,
+        predicted={f"DP, {n} GPUs": told[n][0] for n in COUNTS} | {f"DDP, {n} GPUs": told[n][1] for n in COUNTS},
+        guess={f"DP, {most} GPUs": guess * ddp[most] if isinstance(guess, (int, float)) else ...},
+        unit="bytes",
+        ylabel="in and out of GPU 0 in a step (MiB)",
+        title=f"{most} GPUs: DataParallel moves {times:.1f} times DDP's bytes through GPU 0",
+    )
+
+
+_TWICE = ("weights", "gradients")
+
+
+def _on_times(guess: Guess, times: float, copied: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)):
+        return "Your bet should be a number, such as 2."
+    if abs(guess / times - 1) < 0.2:
+        return f"You said {guess:g}: you know your rings."
+    if guess > times:
+        return (
+            f"You said {guess:g}. If GPU 0 copied its weights to each of the others, it would be {copied:.1f} times."
+            " But NCCL hands them from GPU to GPU."
+        )
+    return f"You said {guess:g}. The weights pass GPU 0 only once, but outputs and their gradients pass it too."
+
+
+def show_sum(
+    train: Callable[..., list[float]], summed: list[float], averaged: list[float], n: int, guess: Guess = ...
+) -> Figure:
+    """The training with `.sum()` next to one device, and next to one device with n times the learning rate."""
+    lr = inspect.signature(train).parameters["lr"].default
+    alone, faster = (train(lambda model, batch: model(batch), lr=rate) for rate in (lr, lr * n))
+    say(
+        f"After {len(alone) - 1} steps the loss is {alone[-1]:.2g} on one device, {averaged[-1]:.2g} with .mean(), and"
+        f" {summed[-1]:,.0f} with .sum(). {_on_factor(guess, n)}"
+    )
+    claim(f"the sum over {n} replicas trains as {n} times the learning rate does", _apart(summed, faster) < 1e-3)
+    more_checks({"the mean over even chunks trains as one device does": _apart(averaged, alone) < 1e-3})
+    curves = {
+        "one device": alone,
+        f"{n} replicas, .sum()": summed,
+        f"predicted: one device, {n} times the learning rate": faster,
+    }
+    return figures.lines(
+        {name: (list(range(len(losses))), losses) for name, losses in curves.items()},
+        xlabel="step",
+        ylabel="training loss",
+        log="y",
+        title=f"The loss after {len(alone) - 1} steps: {alone[-1]:.2g} on one device, {summed[-1]:,.0f} with .sum()",
+    )
+
+
+def _on_factor(guess: Guess, n: int) -> str:
+    if not guessed(guess):
+        return "You made no bet. Would you have looked at your learning rate?"
+    if guess == n:
+        return f"You said {n}: that's it. Nobody set that rate, and nothing warns you."
+    if guess == 1:
+        return f"You said 1. But each replica's loss is already a mean, and {n} means were added up: {n} times."
+    if isinstance(guess, (int, float)) and 0 < guess < 1:
+        return f"You said {guess:g}, and it's the other way round: {n} means were added up, so it's {n} times."
+    return f"You said {guess}. {n} replicas each bring a mean, the sum is {n} times as large, and so is the gradient."
+
+
+def show_threads(guess: Guess = ...) -> Figure:
+    """Two threads and two processes, with small and with large operations, in times of one thread."""
+    found = _rates()
+    threads, processes = found["threads", SMALL].median, found["processes", SMALL].median
+    say(
+        f"Two threads do {threads:.1f} times the small products of one, and two processes {processes:.1f} times."
+        f" {_on_threads(guess, threads)}"
+    )
+    names = {SMALL: "small", LARGE: "large"}
+    faster = found["processes", SMALL].more_than(found["threads", SMALL], factor=1.2)
+    if not claim("with small operations two processes do more than two threads", _kindly(faster)):
+        say("Too close to tell. Other programs may be using your cores: close them and run this cell again.")
+    large = [found[how, LARGE].median for how in ("threads", "processes")]
+    level = min(large) > 1.3 and large[0] > 0.75 * large[1]
+    say(
+        f"With large products it's {large[0]:.1f} and {large[1]:.1f} times"
+        f"{': there the lock hardly matters' if level else ''}."
+    )
+    return figures.bars(
+        {f"2 {how}, {names[w]}": found[how, w] for w in (SMALL, LARGE) for how in ("threads", "processes")},
+        guess={"2 threads, small": guess if isinstance(guess, (int, float)) else ...},
+        ylabel="products, in times of one thread",
+        title=f"Small operations: {threads:.1f} times with two threads, {processes:.1f} with two processes",
+    )
+
+
+def _on_threads(guess: Guess, threads: float) -> str:
+    if not guessed(guess):
+        return "You made no bet."
+    if not isinstance(guess, (int, float)):
+        return "Your bet should be a number, such as 2."
+    if abs(guess - threads) < 0.25:
+        return f"You said {guess:g}. You've met this lock before."
+    if guess > threads:
+        return f"You said {guess:g}. One thread computes, and the other waits for the lock."
+    return f"You said {guess:g}. It's a bit better: a thread lets go of the lock while it multiplies."
+
+
+def show_against_ddp() -> Figure:
+    """Both ways on two GPUs: as others measured them, and on this machine if it has two."""
+    fast, slow = published.cases(prefix="dp-against-ddp")
+    dp_s, ddp_s, off_s = (
+        us / 1e6 for us in (fast.inputs["before_us"], fast.inputs["after_us"], slow.inputs["before_us"])
+    )
+    bare_s = _unhidden_s()
+    say(
+        f"Published: DDP {ddp_s:.0f} s, DataParallel {dp_s:.0f} s. Of these {dp_s - ddp_s:.1f} s more, {bare_s:.1f} s"
+        f" are predicted: bytes that nothing hides, at {LINK_GBPS} GB/s. The rest may be Python, or more outputs."
+    )
+    say(f"DDP that may not use the fast link took {off_s:.0f} s: the link matters more than the wrapper.")
+    _both_ways()
+    seen = {"DDP": ddp_s, "DataParallel": dp_s, "DDP, link off": off_s}
+    return figures.bars(
+        {name: Samples([s], "run_s", Provenance("published", fast.label)) for name, s in seen.items()},
+        predicted={"DataParallel": ddp_s + bare_s},
+        ylabel="200 steps of GPT-2 (s)",
+        title="Two GPUs: DDP is faster, as long as it has the link",
+    )
+
+
+def _both_ways() -> None:
+    """Train here by both, where there are two GPUs."""
+    n, sentence = len(Machine.here().usable_gpus), "a step of DDP takes less time than one of DataParallel"
+    if n < 2:
+        claim(sentence, None, why="needs two GPUs")
+        return
+    dp = launch(PROGRAMS / "03_both_ways.py", 1, args=["dp"], gpus_per_rank="all", timeout=300, quiet=True)
+    ddp = launch(PROGRAMS / "03_both_ways.py", "auto", args=["ddp"], timeout=300, quiet=True)
+    dp_s, ddp_s = dp.samples("step_s"), ddp.samples("step_s")
+    faster = claim(sentence, _kindly(ddp_s.faster_than(dp_s)))
+    say(
+        f"On your {n} GPUs a step of ResNet takes {dp_s.median * 1e3:.0f} ms with DataParallel and"
+        f" {ddp_s.median * 1e3:.0f} ms with DDP{'' if faster else ': too close to tell, or your link is slow'}."
+    )
+    peaks = [f"{nbytes / 2**30:.2f}" for nbytes in dp.value("peak_bytes")]
+    alike = max(nbytes for rank in ddp.ranks for nbytes in rank.values("peak_bytes")[-1]) / 2**30
+    say(f"GPU memory at its fullest: {', '.join(peaks)} GiB with DataParallel, {alike:.2f} GiB on each with DDP.")
+
+
+def take_home() -> Program:
+    """The same training, started either way, in one file of plain PyTorch."""
+    return Program(TAKE_HOME)
+
+
+def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n: int) -> Words:
+    """The lesson in the reader's own numbers."""
+    counted, rings = _counted()
+    most, found = COUNTS[-1], _rates()
+    dp, ddp = _through(counted, "ring")[most], _ddp(rings)[most]
+    gpus = run.value("devices")
+    used = f"it split your batch over {gpus} GPUs" if gpus > 1 else "it only called your model"
+    return Words(
+        [
+            f"One line, and here {used}. You wrote what's inside: scatter, replicate, parallel_apply and gather.",
+            f"Of {most} GPUs, {_MiB(dp)} MiB pass through the first in a step, and {_MiB(ddp)} MiB with DDP:"
+            f" {dp / ddp:.1f} times as much, and nothing hides it.",
+            f"With a mean over {n} replicas the loss ended at {averaged[-1]:.2g}, and with a sum at {summed[-1]:,.0f}.",
+            f"Two threads did {found['threads', SMALL].median:.1f} times the small products of one; two processes did"
+            f" {found['processes', SMALL].median:.1f} times.",
+        ]
+    )
+
+
+# --- From records to numbers ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _counted() -> tuple[Run, dict[int, Run]]:
+    """The counts of DataParallel, ring and star, and of DDP for each number of GPUs. Bytes don't depend on the
+    device, so they're counted on the CPU everywhere."""
+    program = PROGRAMS / "03_traffic.py"
+    counted = launch(program, 1, args=["--gpus", *COUNTS], device="cpu", quiet=True)
+    return counted, {n: launch(program, n, device="cpu", quiet=True) for n in COUNTS}
+
+
+def _kind(counted: Run, n: int, what: str) -> float:
+    return float(counted.value("nbytes", way="ring", gpus=n, what=what))
+
+
+def _through(counted: Run, way: str) -> dict[int, float]:
+    """Bytes in and out of GPU 0 with DataParallel, for each number of GPUs."""
+    return {n: float(sum(counted.values("nbytes", way=way, gpus=n))) for n in COUNTS}
+
+
+def _ddp(rings: Mapping[int, Run]) -> dict[int, float]:
+    """Bytes in and out of the busiest rank."""
+    return {n: float(max(rings[n].values("ddp_bytes"))) for n in COUNTS}
+
+
+def _told(counted: Run, n: int) -> tuple[float, float]:
+    """What the formulas say for DataParallel with NCCL, and for DDP."""
+    weights, inputs, outputs = (counted.value(f"{name}_bytes") for name in ("weights", "inputs", "outputs"))
+    dp = predict.data_parallel_traffic(n, weights, inputs, outputs, by="ring")
+    return dp.total_bytes, predict.ddp_traffic(n, weights).total_bytes
+
+
+def _MiB(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.1f}"
+
+
+@functools.cache
+def _rates() -> dict[tuple[str, int], Samples]:
+    """Products per second of two threads and of two processes, in times of one thread, by width. On the CPU
+    everywhere, since the lock is Python's."""
+    runs = {
+        name: launch(
+            PROGRAMS / "03_threads.py",
+            ranks,
+            args=["--threads", threads, "--widths", SMALL, LARGE],
+            device="cpu",
+            threads=1,
+            quiet=True,
+        ).ranks[0]
+        for name, (ranks, threads) in SETUPS.items()
+    }
+    found = {}
+    for width in (SMALL, LARGE):
+        one = sorted(runs["one"].values("products_per_s", width=width))
+        for how in ("threads", "processes"):
+            rates = [rate / one[len(one) // 2] for rate in runs[how].values("products_per_s", width=width)]
+            found[how, width] = Samples(rates, "times the rate of one thread")
+    return found
+
+
+@functools.cache
+def _real() -> Run:
+    return launch(PROGRAMS / "03_real.py", 1, gpus_per_rank="all", quiet=True)
+
+
+def _unhidden_s() -> float:
+    """What 200 steps of the published pair send while nobody computes, in seconds: weights, gradients and outputs of
+    GPT-2 (124.4 million parameters, 8 sequences of 1024 tokens, 50257 scores each, fp32)."""
+    outputs = 8 * 1024 * 50257 * 4
+    moved = predict.data_parallel_traffic(2, 4 * 124.4e6, output_bytes=outputs, output_gradients=False, by="ring")
+    return 200 * moved.total_bytes / (LINK_GBPS * 1e9)
+
+
+def _kindly(verdict: Verdict) -> Verdict:
+    """A comparison of times that came out the wrong way round proves nothing either: other programs, a slow link."""
+    return verdict if verdict.status == "shown" else Verdict("not shown", verdict.detail)
+
+
+def _apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """The largest relative difference between two curves."""
+    return max(abs(a / b - 1) for a, b in zip(one, other, strict=True))

@@ -1,0 +1,367 @@
+"""What lesson 04 shows. Each function takes what a cell has run, says in words what came out, and checks it."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+from course_utils import Run, Samples, Sweep, claim, figures, launch, more_checks, published, sweep
+from course_utils.clusters import cluster
+from course_utils.figures.canvas import Figure
+from course_utils.pages import Program, Words, guessed, say
+
+from .changed_lines import diff
+
+HERE = Path(__file__).resolve().parents[1]
+SCALING = HERE / "programs" / "04_scaling.py"  # a training step, timed; also for the deeper sections
+TAKE_HOME = HERE / "take_home" / "04_ddp.py"
+INFERENCE = HERE / "programs" / "04_inference.py"
+
+BATCH = 128  # images in a step of the trainers, over all ranks
+WEEK_H = 7 * 24  # the training of the lesson's first paragraph, on one GPU
+EIGHT = 8
+SHARE = 32  # images of each emulated GPU in a step
+ETHERNET = {"count": 8, "device": "A100", "inside": "ethernet25", "label": "8xA100 over Ethernet"}
+_ETHERNET_BPS = cluster(ETHERNET).inside.busbw_Bps
+
+Guess = float | int | str | EllipsisType | None
+
+# --- What the cells of the notebook show ------------------------------------------------------------------------------
+
+
+def show_sum(run: Run, guess: Guess = ...) -> None:
+    """What `all_reduce` left on every rank, and the reader's guess."""
+    n, held = run.world_size, run.values("total")
+    total = n * (n + 1) / 2
+    say(f"{_everybody(n)} {total:g}: {' + '.join(str(r + 1) for r in range(n))}. {_on_sum(guess, total)}")
+    more_checks({"all ranks hold the same sum": held == [total] * n})
+
+
+def _on_sum(guess: Guess, total: float) -> str:
+    if not guessed(guess):
+        return "You made no bet. It's more fun with one, and you remember more."
+    if guess == total:
+        return "You knew."
+    if guess == 1:
+        return "You said 1. That's what rank 0 brought, and it's overwritten: the sum arrives in place, on every rank."
+    return f"You said {guess}. Each rank brings one tensor, and each gets the sum of all of them."
+
+
+def show_training(plain: Run, ddp: Run) -> Figure:
+    """The loss of both trainings over time. Claims that several ranks train faster, and that no image was left out."""
+    n, alone_s, together_s = ddp.world_size, _step_s(plain), _step_s(ddp)
+    times = alone_s.median / together_s.median
+    seen = _indices(ddp)
+    images, dealt = sum(plain.values("images")) // len(seen), sum(map(len, seen[0]))
+    faster = claim("several ranks train faster than one", together_s.faster_than(alone_s), headline=True)
+    used = sum(ddp.values("images")) == len(seen) * dealt
+    whole = all(set(sum(epoch, [])) == set(range(images)) for epoch in seen) and used and dealt - images < n
+    claim("every image had its turn in every epoch", whole, why=f"{images:,} images, {dealt - images} of them twice")
+    before, after = (_losses(run) for run in (plain, ddp))
+    change = diff(plain.script, ddp.script)
+    more_checks(
+        {
+            "most lines stayed as they were": change.kept > 2 * change.removed,
+            "all ranks took equally many steps": len({len(r.values("loss")) for r in ddp.ranks}) == 1,
+            "each epoch had an order of its own": all(a != b for a, b in zip(seen, seen[1:], strict=False)),
+            "no image is on two ranks but for the padding": all(_repeated(e) <= dealt - images for e in seen),
+            "one rank learned": _mean(before[-10:]) < _mean(before[:10]),
+            "several ranks learned": _mean(after[-10:]) < _mean(after[:10]),
+        }
+    )
+    if faster:
+        steps = f"the same {len(after)} steps" if len(after) == len(before) else f"{len(after)} steps"
+        say(f"You just trained one model on {n} processes, {times:.1f} times as fast, in {steps}.")
+        title = f"{n} ranks: the same steps, {times:.1f} times as fast"
+    else:
+        say(
+            f"Too close to tell: a step took {alone_s.median * 1e3:.0f} ms on one rank and"
+            f" {together_s.median * 1e3:.0f} ms on {n}. Other programs may be using your cores. Close them and run both"
+            " cells again, or go on: nothing below needs this number."
+        )
+        title = f"One rank and {n}: as fast, as far as this machine can tell"
+    if dealt > images:
+        say(f"{images:,} images don't divide by {n}, so {dealt - images} of them came twice in each epoch.")
+    names = {"one rank": plain, f"{n} ranks": ddp}
+    return figures.lines({k: _curve(run) for k, run in names.items()}, "seconds", "training loss", title=title)
+
+
+def show_twin(run: Run, guess: Guess = ...) -> None:
+    """How far the DDP model and its twin are from each other after the last step, and what became of the copies that
+    nothing kept in step."""
+    steps = sorted(set(run.values("step")))
+    gaps = [max(run.values("gap", step=i)) for i in steps]
+    sums = [list(zip(*run.values("sums", step=i), strict=True)) for i in steps]  # of all ranks: with DDP, without it
+    say(f"After {len(steps)} steps the two models differ by {gaps[-1]:.0e} at most. {_on_gap(guess)}")
+    claim("DDP goes where one process goes with the whole batch, to rounding", gaps[-1] < 1e-9)
+    with_it, _, without = zip(*run.values("losses", step=steps[-1]), strict=True)
+    say(
+        f"And the copies without the wrapper? On the ranks their losses are {_few(without, '.2f')}, where DDP's are"
+        f" {_few(with_it, '.2f')}. They look as good. But add up the weights of each rank's copy, and you get"
+        f" {_few(sums[-1][1], '.3f')}."
+    )
+    claim("without the wrapper every rank trains a model of its own", len(set(sums[-1][1])) == run.world_size)
+    more_checks(
+        {
+            **{
+                f"after step {i + 1} all ranks hold the same weights": len(set(w)) == 1 for i, (w, _) in enumerate(sums)
+            },
+            "the weights moved": len({w[0] for w, _ in sums}) == len(sums),
+        }
+    )
+
+
+def _few(numbers: Sequence[float], form: str) -> str:
+    shown = [format(x, form) for x in numbers[:4]]
+    return ", ".join(shown) + ", ..." if len(numbers) > 4 else " and ".join([", ".join(shown[:-1]), shown[-1]])
+
+
+def _on_gap(guess: Guess) -> str:
+    if not guessed(guess):
+        return "No bet this time. Would you have dared to say as little as that?"
+    if not isinstance(guess, (int, float)):
+        return "Your bet should be a number, such as 1e-3."
+    if guess == 0:
+        return "You said 0, and that's nearly it: the same numbers, added in another order, round differently."
+    if abs(guess) < 1e-9:
+        return "You said so: rounding is all that's left."
+    return f"You said {guess:g}. It's far less, because only rounding is left: the same sums in another order."
+
+
+def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
+    """Eight emulated A100, over NVLink and over Ethernet, next to what ran here and what others published."""
+    near, far, nbytes = _emulated()
+    times, slow = near[8].median / near[1].median, far[8].median / far[1].median
+    say(_on_ethernet(guess, slow))
+    compute_s, on_paper = SHARE / far[1].median, step_on_paper(SHARE / far[1].median, nbytes, _ETHERNET_BPS)
+    say(
+        f"On paper: {nbytes / 1e6:.0f} MB of gradients, times 14/8, at {_ETHERNET_BPS / 1e9:.1f} GB/s (90% of the line)"
+        f" are {(on_paper - compute_s / 3) * 1e3:.1f} ms. Computing takes {compute_s * 1e3:.1f} ms, a third of it"
+        f" forward. So a step takes about {compute_s / 3 * 1e3:.1f} + {(on_paper - compute_s / 3) * 1e3:.1f} ="
+        f" {on_paper * 1e3:.1f} ms, and eight GPUs are 8 x {compute_s * 1e3:.1f} / {on_paper * 1e3:.1f} ="
+        f" {EIGHT * compute_s / on_paper:.1f} times as fast as one."
+    )
+    week = {"NVLink": WEEK_H / times, "Ethernet": WEEK_H / slow}
+    for name, hours in week.items():
+        left = f"{24 - hours:.0f} hours to spare" if hours <= 24 else f"{hours - 24:.0f} hours too long"
+        say(f"Your week of training over {name}: {hours:.0f} hours, {left}.")
+    cases = published.cases("ddp_overlap")
+    links = sorted(case.inputs["busbw_GBps"] for case in cases)
+    waits = sorted(case.inputs["accum"] for case in cases if case.inputs["accum"] > 1)
+    say(
+        f"The published points are from servers whose links carry {links[0]} to {links[-1]} GB/s. Those of BERT also"
+        f" sum only once in {waits[0]} to {waits[-1]} forward and backward passes."
+    )
+    more_checks(
+        {
+            "on paper it's the same to a fifth": abs(EIGHT * compute_s / on_paper / slow - 1) < 0.2,
+            "eight A100 are more than 1.5 times as fast over NVLink as over Ethernet": times > 1.5 * slow,
+            "over NVLink most of the eight is left": times > 6,
+            "more GPUs are faster, over either link": all(
+                s[2 * k].median > s[k].median for s in (near, far) for k in (1, 2, 4)
+            ),
+        }
+    )
+    here = {run.world_size: _rate(_step_s(run), BATCH // run.world_size * run.world_size) for run in (plain, ddp)}
+    bet = {} if isinstance(guess, str) else {8: guess}
+    title = f"Eight emulated A100: {times:.1f} times one over NVLink, {slow:.1f} times over Ethernet"
+    return figures.speedup(here, guess=bet, published=published.ddp_scaling(), emulated=[near, far], title=title)
+
+
+def _on_ethernet(guess: Guess, slow: float) -> str:
+    lead = f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one."
+    if not guessed(guess):
+        return f"{lead} You made no bet."
+    if not isinstance(guess, (int, float)):
+        return f"{lead} Your bet should be a number between 1 and 8."
+    if abs(guess / slow - 1) < 0.2:
+        return f"{lead} You said {guess:g}: you could plan a cluster."
+    if guess > slow:
+        return f"{lead} You said {guess:g}. Most people do: the sum of the gradients costs more than they think."
+    return f"{lead} You said {guess:g}: it's better than you feared, since DDP sums while backward still runs."
+
+
+def step_on_paper(compute_s: float, nbytes: int, link_Bps: float, n: int = EIGHT) -> float:
+    """Seconds of a DDP step: its computing, or forward (a third of it) and then the sum of `nbytes` over `n` GPUs."""
+    return max(compute_s, compute_s / 3 + 2 * (n - 1) / n * nbytes / link_Bps)
+
+
+@functools.cache
+def _emulated() -> tuple[dict[int, Samples], dict[int, Samples], int]:
+    """Images per second of 1, 2, 4 and 8 emulated A100, over NVLink and over Ethernet, and the gradients' bytes."""
+    over: dict[str, Sequence[Any]] = {"cluster": ["8xA100", ETHERNET], "one_of": [1, 2, 4, 8]}
+    found = sweep(SCALING, over, repeats=1, args=["--batch-size", SHARE, "--steps", 1])
+    near, far = (
+        {k: _rate(found.samples("step_s", cluster=cluster, one_of=k), k * SHARE) for k in (1, 2, 4, 8)}
+        for cluster in ("8xA100", ETHERNET)
+    )
+    return near, far, round(found.samples("nbytes", cluster="8xA100", one_of=8).median)
+
+
+def without(run: Run, line: str) -> Run:
+    """Launch the program of `run` once more, without one of its lines."""
+    return changed(run, {line: "pass"})
+
+
+def changed(run: Run, replacements: Mapping[str, str]) -> Run:
+    """Launch a changed copy of the program of `run`, in a folder of its own. Raises ValueError where a text to replace
+    isn't in the program exactly once."""
+    script = Path(run.script)
+    text = script.read_text(encoding="utf-8")
+    for old, new in replacements.items():
+        if text.count(old) != 1:
+            raise ValueError(f"{old!r} is in the program {text.count(old)} times, and should be there once")
+        text = text.replace(old, new)
+    folder = Path(tempfile.mkdtemp(prefix="changed-", dir=script.parent))  # its checkpoint replaces nobody's
+    copy = folder / script.name
+    copy.write_text(text, encoding="utf-8")
+    return launch(copy, "auto", threads=1, timeout=300, quiet=True)
+
+
+def tested(run: Run) -> Run:
+    """One process that loads what a run of the trainer saved, tests it, and reports what it found."""
+    weights = Path(run.script).with_name("ddp.pt")
+    return launch(INFERENCE, 1, args=[weights], quiet=True, timeout=300, device="comparable")
+
+
+def show_order(ddp: Run, forgot: Run, guess: Guess = ...) -> Figure:
+    """Which images the ranks began each epoch with, without and with `set_epoch`, and what the loss said."""
+    good, bad = _indices(ddp), _indices(forgot)
+    with_it, without_it = (_curve(run)[1][-1] for run in (ddp, forgot))
+    say(f"The loss at the end: {with_it:.2f} with it, {without_it:.2f} without. {_on_sign(guess)}")
+    same = all(order == bad[0] for order in bad)
+    claim("without set_epoch every epoch has the same order", same and len(bad) > 1)
+    more_checks(
+        {
+            "with set_epoch each epoch has another": all(a != b for a, b in zip(good, good[1:], strict=False)),
+            "no rank failed without it": forgot.ok,
+            "nothing was printed without it": not any(forgot.log(r).strip() for r in range(forgot.world_size)),
+        }
+    )
+    begins = {
+        name: [[rank[:6] for rank in epoch] for epoch in orders]
+        for name, orders in (("without set_epoch", bad), ("with set_epoch", good))
+    }
+    return figures.who_has_what(begins, title="The first six images of each rank, without and with set_epoch")
+
+
+def _on_sign(guess: Guess) -> str:
+    if not guessed(guess):
+        return "You made no bet. Would you have noticed?"
+    if "nothing" in str(guess).lower():
+        return "As you said: nothing tells you."
+    if "error" in str(guess).lower():
+        return "You hoped for an error. There's none: to the sampler it's simply always epoch 0."
+    return "You hoped that the loss would tell. Would you stop a training for a difference like that?"
+
+
+def show_checkpoint(together: Run) -> Figure:
+    """Count once more in one process that knows nothing of DDP, and look at ten of its answers."""
+    counted, of = together.value("correct"), together.value("of")
+    alone = tested(together)
+    correct = alone.value("correct")
+    say(
+        f"{together.world_size} ranks together: {counted:,} of {of:,} right ({counted / of:.1%}). One process, with the"
+        f" same file: {correct:,}."
+    )
+    claim("one process counts what all ranks counted together", abs(counted - correct) <= 2)  # a GPU may round a tie
+    more_checks({"every rank knows the count": len(set(together.values("correct"))) == 1})
+    from course_utils.workloads import image_set
+
+    test_set = image_set(split="test", pixels=alone.value("pixels"))
+    chosen, found = alone.value("chosen"), alone.value("found")
+    names = [
+        (test_set.classes[int(test_set.labels[i])], test_set.classes[k]) for i, k in zip(chosen, found, strict=True)
+    ]
+    return figures.images([test_set.picture(i) for i in chosen], names)
+
+
+def take_home() -> Program:
+    """The whole technique in one file of plain PyTorch."""
+    return Program(TAKE_HOME)
+
+
+def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
+    """The lesson in the reader's own numbers."""
+    change, n = diff(plain.script, ddp.script), ddp.world_size
+    alone_s, together_s = _step_s(plain), _step_s(ddp)
+    near, far, _ = _emulated()
+    faster = together_s.faster_than(alone_s).status == "shown"
+    measured = (
+        f"{alone_s.median / together_s.median:.1f} times as fast" if faster else "too close to tell how fast here"
+    )
+    return Words(
+        [
+            f"You turned a training loop for one device into one for any number: {change.added} lines added,"
+            f" {change.removed} removed, {change.kept} kept. On {n} ranks it was {measured}.",
+            f"It's still the same training. Five steps ended {max(same.values('gap')):.0e} away from one process with"
+            f" the whole batch, and {n} ranks counted {together.value('correct'):,} right answers, as one process did.",
+            f"Eight emulated A100 are {near[8].median / near[1].median:.1f} times as fast as one over NVLink, and"
+            f" {far[8].median / far[1].median:.1f} times over Ethernet.",
+        ]
+    )
+
+
+def images_per_s(scaling: Sweep) -> dict[int, Samples]:
+    """Rates over the number of ranks, each rank having the same share."""
+    share = max(point["batch_size"] for point in scaling.points if point["ranks"] > 1)
+    counts = sorted({point["ranks"] for point in scaling.points})
+    return {k: _rate(scaling.samples("step_s", ranks=k, batch_size=share), k * share) for k in counts}
+
+
+def mean_loss(run: Run, steps: int) -> list[float]:
+    """The loss averaged over the ranks, and over every few steps."""
+    losses = _losses(run)
+    return [_mean(losses[i : i + steps]) for i in range(0, len(losses) - steps + 1, steps)]
+
+
+# --- From records to numbers ------------------------------------------------------------------------------------------
+
+
+def _everybody(n: int) -> str:
+    return "Both ranks hold" if n == 2 else f"All {n} ranks hold"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _losses(run: Run) -> list[float]:
+    """One a step, averaged over the ranks."""
+    return [_mean(step) for step in zip(*(rank.values("loss") for rank in run.ranks), strict=True)]
+
+
+def _when(run: Run) -> list[float]:
+    """When rank 0 reported each loss, in seconds since the first."""
+    times = [record["time"] for record in run.ranks[0].records if "loss" in record]
+    return [time - times[0] for time in times]
+
+
+def _step_s(run: Run) -> Samples:
+    """From one report to the next. The first steps are left out: they allocate memory and build DDP's buckets."""
+    times = _when(run)[3:]
+    return Samples((b - a for a, b in zip(times, times[1:], strict=False)), "step_s", run.provenance)
+
+
+def _rate(step_s: Samples, images: int) -> Samples:
+    """Images per second of steps with so many images on all ranks."""
+    return step_s.map(lambda s: images / s, "images_per_s")
+
+
+def _curve(run: Run, steps: int = 6) -> tuple[list[float], list[float]]:
+    return _when(run)[steps - 1 :: steps], mean_loss(run, steps)
+
+
+def _indices(run: Run) -> list[list[list[int]]]:
+    """For each epoch and rank, the numbers of its images, in their order."""
+    return [run.values("indices", epoch=epoch) for epoch in sorted(set(run.values("epoch")))]
+
+
+def _repeated(epoch: Sequence[Sequence[int]]) -> int:
+    """How many more times than once the images of an epoch were dealt."""
+    return sum(count - 1 for count in Counter(i for rank in epoch for i in rank).values())

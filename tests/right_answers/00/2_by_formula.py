@@ -1,9 +1,0 @@
-import math
-
-
-def ranks_needed(serial_s: float, split_s: float, deadline_s: float) -> int | None:
-    if serial_s + split_s <= deadline_s:
-        return 1
-    if serial_s >= deadline_s:
-        return None
-    return math.ceil(split_s / (deadline_s - serial_s))

@@ -1,8 +1,0 @@
-def serial_and_split(n1: int, t1: float, n2: int, t2: float) -> tuple[float, float]:
-    split_s = (t1 - t2) / (1 / n1 - 1 / n2)
-    serial_s = t1 - split_s / n1
-    if split_s < 0:
-        return t1, 0.0
-    if serial_s < 0:
-        return 0.0, n1 * t1
-    return serial_s, split_s

@@ -1,2 +1,0 @@
-def winners():
-    return {"a": "script", "b": "equal", "c": "eager", "d": "script", "e": "eager"}

@@ -1,0 +1,330 @@
+"""Descriptions of clusters, what collectives take over their links, and a group of ranks on modelled GPUs."""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import load_tool
+
+from course_utils import predict
+from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
+from course_utils.emulation import links
+from course_utils.failure import RankError
+from course_utils.launcher import launch
+
+OWN = """
+[device.big]
+like = "A100"
+memory_bytes = 20e9
+[device.zero]
+like = "A100"
+memory_Bps = 0
+[device.typo]
+like = "A100"
+memroy_Bps = 1e12
+[device.dtype]
+like = "A100"
+flops = { float31 = 1e12 }
+[device.bare]
+name = "bare"
+[device.linked]
+like = "A100"
+inside = "late"
+[device.round]
+like = "about"
+[device.about]
+like = "round"
+[link.late]
+busbw_Bps = 1e9
+hop_s = -1e-6
+"""
+
+
+@pytest.mark.parametrize(
+    "name, nodes, bytes_",
+    [
+        ("2xT4", 1, 15_636_037_632),
+        ("8xV100", 1, 16_935_682_048),
+        ("8xA100-40GB", 1, 42_505_273_344),
+        ("16xH100", 2, 85_028_765_696),
+        ("1024xH100", 128, 85_028_765_696),
+        ("own.toml:4xbig", 1, 20_000_000_000),
+        ({"count": 4, "device": {"like": "A100", "memory_bytes": 1e9}, "inside": "shm"}, 1, 1_000_000_000),
+    ],
+)
+def test_clusters_by_name_file_and_dict(name: Any, nodes: int, bytes_: int, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    found = cluster(f"{tmp_path}/{name}" if str(name).startswith("own") else name)
+    assert (found.nodes, found.device.memory_bytes) == (nodes, bytes_)
+    assert Cluster.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    "name, options, says",
+    [
+        ("A100", {}, "write 8xA100"),
+        ("0xA100", {}, "no GPUs"),
+        ("8xB300", {}, "known are T4, V100"),
+        ("8xa100", {}, "Did you mean A100?"),
+        ("8xA100", {"nodes": 3}, "shared out evenly"),
+        ("8xA100", {"nodes": 0}, "nodes must be"),
+        ("8xA100", {"slow": {8: 2.0}}, "ranks 0 to 7"),
+        ("8xA100", {"slow": {0: 0}}, "such as 1.3"),
+        ("8xA100", {"one_of": 9}, "up to 8"),
+        ("nothing.toml:8xA100", {}, "No such file"),
+        ("own.toml:8xzero", {}, "line 7: device zero: memory_Bps must be a number above 0"),
+        ("own.toml:8xtypo", {}, "line 10: device typo: memroy_Bps isn't known"),
+        ("own.toml:8xdtype", {}, "line 13: device dtype: flops has the dtype 'float31'"),
+        ("own.toml:8xbare", {}, "line 14: device bare needs 'inside'"),
+        ("own.toml:8xlinked", {}, "line 25: link late: hop_s must be a number of seconds, 0 or more"),
+        ("own.toml:8xround", {}, "comes back to itself"),
+        ({"count": 2}, {}, "needs its 'device'"),
+        ({"count": True, "device": "A100"}, {}, "count must be"),
+        ({"count": 2, "device": "A100", "inside": {"busbw_Bps": 0}}, {}, "link inside: busbw_Bps"),
+    ],
+)
+def test_a_wrong_description_is_one_clear_error(name: Any, options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    with pytest.raises(UnknownCluster, match=says.replace("?", r"\?")):
+        cluster(f"{tmp_path}/{name}" if str(name).startswith("own") else name, **options)
+
+
+def test_this_machine_is_a_cluster_once_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    with pytest.raises(UnknownCluster, match="calibrate"):
+        cluster("2xthis-machine")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".calibration-1.json").write_text(
+        '{"device": "cpu", "matmul_flops": {"float32": 1e11}, "memory_Bps": 1e10, "copy_Bps": {},'
+        ' "all_reduce": {"2": [[4, 1e-4], [1e8, 0.1]]}}'
+    )
+    found = cluster("2xthis-machine")
+    assert found.device.flops == {"float32": 1e11}
+    assert links.seconds("all_reduce", 1e8, links.Route.of(found, range(2))) == pytest.approx(0.1, rel=0.01)
+
+
+def _plain(count: int, nodes: int = 1, cards: int = 1) -> Cluster:
+    side = {"kind": "plain", "hop_s": 1e-6, "cards": cards}
+    own = {"count": count, "device": {"like": "A100", "per_node": 8}, "inside": {"busbw_Bps": 1e11, **side}}
+    return cluster({**own, "between": {"busbw_Bps": 1e10, **side}, "nodes": nodes})
+
+
+@pytest.mark.parametrize("kind, other", [("all_reduce", predict.ring_all_reduce), ("all_gather", predict.all_gather)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_a_plain_ring_takes_what_the_textbook_says(kind: str, other: Callable[..., float], ranks: int) -> None:
+    route = links.Route.of(_plain(8), range(ranks))
+    assert links.seconds(kind, 1e8, route) == pytest.approx(other(ranks, 1e8, predict.Link(1e-6, 1e11)))
+
+
+def test_groups_that_cross_a_network_share_it() -> None:
+    one_card, eight = _plain(16, nodes=2), _plain(16, nodes=2, cards=8)
+    everyone, rows = range(16), [(r, r + 8) for r in range(8)]
+    assert links.sharing(one_card, everyone, rows) == 1  # they're all of its own ranks
+    assert links.sharing(one_card, rows[0], [everyone, *rows, *rows]) == 8
+    assert links.sharing(one_card, range(8), rows) == 1  # stays in its node
+    for found in (one_card, eight):
+        assert links.Route.of(found, everyone).node_Bps == 1e10
+        assert links.Route.of(found, rows[0], sharing=8).node_Bps == 1e10 / 8
+    assert links.Route.of(one_card, rows[0]).node_Bps == 1e10
+    assert links.Route.of(eight, rows[0]).node_Bps == 1e10 / 8  # a GPU has one card
+
+
+def test_nccl_takes_the_fastest_of_its_ways() -> None:
+    """Small sums take fewer steps than a ring over all nodes has; large ones are bound by the slowest link."""
+    many = links.Route.of(cluster("1024xH100"), range(1024))
+    assert links.seconds("all_reduce", 8, many) < 1e-3
+    for name in ("8xA100", "8xH100", "2xT4"):
+        found = cluster(name)
+        route = links.Route.of(found, range(found.count))
+        factor = 2 * (found.count - 1) / found.count
+        assert links.seconds("all_reduce", 1e11, route) == pytest.approx(
+            factor * 1e11 / found.inside.busbw_Bps, rel=0.01
+        )
+        times = [links.seconds("all_reduce", 4.0**k, route) for k in range(16)]
+        assert times == sorted(times) and times[0] < 100e-6
+    assert links.seconds("all_reduce", 1e9, links.Route.of(cluster("8xA100"), [3])) == 0
+    assert replace(found.inside, busbw_Bps=1.0) != found.inside and isinstance(found.inside, Link)
+
+
+PROGRAM = """
+import torch, torch.distributed as dist
+from course_utils.rank import device, report
+from torch.distributed.device_mesh import init_device_mesh
+import torch.distributed._functional_collectives as functional
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, n, d = dist.get_rank(), dist.get_world_size(), device()
+mine, total, found = torch.full((4,), r + 1.0, device=d), n * (n + 1) / 2, {}
+
+def ones(k, **options):
+    return torch.zeros(k, device=d, **options)
+
+x = mine.clone(); dist.all_reduce(x); found["all_reduce"] = x.tolist() == [total] * 4
+x = mine.clone(); dist.all_reduce(x, op=dist.ReduceOp.AVG); found["mean"] = x.tolist() == [total / n] * 4
+x = ones(1, dtype=torch.long) + r; dist.all_reduce(x, op=dist.ReduceOp.MAX); found["max"] = x.item() == n - 1
+x = mine.clone(); dist.broadcast(x, 1); found["broadcast"] = x[0].item() == 2
+x = mine.clone(); dist.reduce(x, 1); found["reduce"] = x[0].item() == (total if r == 1 else r + 1)
+x = [ones(4) for _ in range(n)]; dist.all_gather(x, mine); found["all_gather"] = [t[0].item() for t in x] == list(range(1, n + 1))
+x = ones(4 * n); dist.all_gather_into_tensor(x, mine); found["all_gather_into_tensor"] = x[::4].tolist() == list(range(1, n + 1))
+whole = torch.arange(2.0 * n, device=d)
+x = ones(2); dist.reduce_scatter_tensor(x, whole); found["reduce_scatter_tensor"] = x.tolist() == [2 * r * n, (2 * r + 1) * n]
+x = ones(2); dist.reduce_scatter(x, list(whole.split(2))); found["reduce_scatter"] = x.tolist() == [2 * r * n, (2 * r + 1) * n]
+x = ones(n); dist.all_to_all_single(x, torch.arange(n, device=d) + 10.0 * r); found["all_to_all"] = x.tolist() == [10 * k + r for k in range(n)]
+x = [ones(1) for _ in range(n)]; dist.all_to_all(x, [ones(1) + 10 * r + k for k in range(n)]); found["lists"] = [t.item() for t in x] == [10 * k + r for k in range(n)]
+x = [ones(4) for _ in range(n)] if r == 0 else None; dist.gather(mine, x); found["gather"] = r > 0 or [t[0].item() for t in x] == list(range(1, n + 1))
+x = ones(1); dist.scatter(x, [ones(1) + k for k in range(n)] if r == 0 else None); found["scatter"] = x.item() == r
+x = [None] * n; dist.all_gather_object(x, {"rank": r}); found["objects"] = [o["rank"] for o in x] == list(range(n))
+x = [r, "a"]; dist.broadcast_object_list(x, 1); found["object list"] = x == [1, "a"]
+x = ones(4); works = [dist.irecv(x, (r - 1) % n), dist.isend(mine, (r + 1) % n)]; [w.wait() for w in works]; found["isend"] = x[0].item() == (r - 1) % n + 1
+x = ones(4); pairs = [dist.P2POp(dist.isend, mine, (r + 1) % n), dist.P2POp(dist.irecv, x, (r - 1) % n)]
+[w.wait() for w in dist.batch_isend_irecv(pairs)]; found["batch"] = x[0].item() == (r - 1) % n + 1
+dist.barrier(); dist.monitored_barrier()
+pair = dist.new_group([0, 1])
+if r < 2:
+    x = mine.clone(); dist.all_reduce(x, group=pair); found["new_group"] = x[0].item() == 3
+mesh = init_device_mesh("cuda", (2, n // 2), mesh_dim_names=("dp", "tp"))
+x = mine.clone(); dist.all_reduce(x, group=mesh["dp"].get_group()); found["mesh"] = x[0].item() == 2 * (r % (n // 2)) + 2 + n // 2
+found["functional"] = functional.wait_tensor(functional.all_reduce(mine, "sum", dist.group.WORLD))[0].item() == total
+x = torch.ones(3); dist.all_reduce(x); found["on the CPU"] = x.tolist() == [n] * 3
+dist.destroy_process_group()
+dist.init_process_group("nccl", device_id=d); found["again"] = dist.get_backend() == "nccl"
+x = torch.randn(1 << 20, device=d); dist.all_reduce(x); torch.cuda.synchronize()
+report(wrong=sorted(name for name, right in found.items() if not right), checked=len(found))
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Launch a program on a cluster."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+
+    def run(program: str, ranks: int, name: str = "8xA100", timeout: float = 60.0, **options: Any) -> Any:
+        script = tmp_path / "program.py"
+        script.write_text(textwrap.dedent(program))
+        ranks = 1 if "one_of" in options else ranks
+        return launch(script, ranks, cluster=name, quiet=True, timeout=timeout, **options)
+
+    return run
+
+
+def test_all_collectives_do_what_they_do_elsewhere(start: Callable[..., Any]) -> None:
+    for rank in start(PROGRAM, 4, nodes=2).ranks:
+        assert rank.records[-1]["wrong"] == [] and rank.records[-1]["checked"] >= 21
+
+
+STEP = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from course_utils.rank import device, report, timer
+
+dist.init_process_group(); torch.cuda.set_device(device())
+model = DDP(nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).to(device()), bucket_cap_mb=20)
+x = torch.randn(1024, 2048, device=device())
+for _ in range(3):
+    torch.cuda.synchronize()
+    with timer() as t:
+        model(x).square().mean().backward()
+        torch.cuda.synchronize()
+x = torch.ones(2, device=device())
+dist.all_reduce(x)
+report(step_s=t.seconds, world=dist.get_world_size(), sum=x[0].item())
+dist.destroy_process_group()
+"""
+
+
+def test_stragglers_nodes_and_one_rank_of_many(start: Callable[..., Any]) -> None:
+    def step_s(ranks: int = 4, name: str = "8xA100", **options: Any) -> float:
+        run = start(STEP, ranks, name, **options)
+        times = [rank.records[-1]["step_s"] for rank in run.ranks]
+        assert max(times) - min(times) < 1e-12, "all ranks end their step at once"
+        world = options.get("one_of", ranks)
+        assert run.ranks[0].records[-1]["world"] == run.ranks[0].records[-1]["sum"] == world
+        return float(times[0])
+
+    even = step_s()
+    assert step_s(nodes=4) > even
+    assert step_s(slow={3: 1.5}) > 1.3 * even
+    assert step_s(one_of=4) == pytest.approx(even)
+    assert even < step_s(one_of=1024, name="1024xA100") < 20 * even
+
+
+@pytest.mark.parametrize(
+    "calls, says",
+    [
+        ("dist.all_reduce(torch.ones(10**6 + r // 3, device=d))", "rank 3 has 1000001 numbers"),
+        ("dist.all_reduce(torch.ones(4, device=d, dtype=torch.half if r else torch.float))", "rank 0 has float32"),
+        ("dist.all_reduce(t) if r else dist.broadcast(t, 0)", "rank 0 calls broadcast, ranks 1 to 3 call all_reduce"),
+        ("r == 1 or dist.all_reduce(t)", "rank 1 finished without joining in"),
+        ("dist.send(t, 1) if r == 0 else r == 1 and dist.recv(t[:3], 0)", "4 numbers arrives where 3 are expected"),
+    ],
+)
+def test_ranks_that_disagree_are_named(start: Callable[..., Any], calls: str, says: str) -> None:
+    head = "import torch, torch.distributed as dist\nfrom course_utils.rank import device\ndist.init_process_group()\n"
+    body = "d, r = device(), dist.get_rank()\ntorch.cuda.set_device(d)\nt = torch.ones(4, device=d)\n"
+    with pytest.raises(RankError, match=says):
+        start(f"{head}{body}{calls}\ndist.destroy_process_group()\n", 4)
+
+
+def test_a_hang_names_who_is_missing(start: Callable[..., Any]) -> None:
+    program = """
+    import time, torch, torch.distributed as dist
+    from course_utils.rank import device
+    dist.init_process_group(); torch.cuda.set_device(device())
+    while dist.get_rank() == 1:
+        time.monotonic()
+    dist.all_reduce(torch.ones(4, device=device()))
+    """
+    with pytest.raises(RankError, match="(?i)rank 0 waits in all_reduce.*rank 1 hasn't joined in"):
+        start(program, 2, timeout=4)
+
+
+@pytest.fixture
+def bench() -> Any:
+    """`tools/bench_emulation.py`, which prints all of the rows that the tests below take some of."""
+    return load_tool("bench_emulation")
+
+
+def test_large_all_reduces_take_what_others_measured(bench: Any) -> None:
+    rows = {row.what: row.off for row in bench.link_rows()}
+    assert len(rows) == 8 and statistics.median(map(abs, rows.values())) < 0.15
+    assert {what: off for what, off in rows.items() if what.endswith("1024MiB") and abs(off) > 0.1} == {}
+
+
+def test_few_values_are_fitted_and_to_few_rows(bench: Any) -> None:
+    assert all(case.inputs["cluster"].startswith("1x") for case in bench.cases(role="calibration"))
+    assert len(bench.cases(role="calibration")) == 11 < len(bench.cases(role="validation"))
+    assert all(len(types) + 1 <= 6 for types in bench.GENERATIONS.values())
+
+
+def test_memory_is_what_torch_counts(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own MemTracker on fake tensors sees the same peaks, and a GPT's is what its formula says."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    rows = list(bench.memory_rows(("resnet18", "gpt-small")))
+    assert len(rows) == 3
+    assert all(abs(row.off) < (0.01 if by == "counted by torch" else 0.1) for row, by in rows), rows
+
+
+@pytest.mark.slow
+def test_training_takes_what_others_measured(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that nothing was fitted to, on one GPU."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    rows = list(bench.published_rows(1, "validation"))
+    assert len(rows) >= 19 and statistics.median(abs(row.off) for row in rows) < 0.15
+
+
+@pytest.mark.slow
+def test_the_same_steps_as_predicted(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real reducer and the real schedules on modelled GPUs against `predict`, which shares no code with them."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    rows = [*bench.ddp_rows((1, 2, 8), (4.0, 25.0, 1000.0)), *bench.pipeline_rows("free", (4,))]
+    assert {row.what: row.off for row in rows if abs(row.off) > 0.01} == {}
+    assert len(rows) == 17

@@ -1,0 +1,376 @@
+"""Programs on modelled GPUs: what a rank sees of them, and which mistakes are found. Each program runs in a launch of
+its own, with the warm server."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_utils.launcher import RankError, launch
+
+pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
+
+HEAD = """import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from course_utils.rank import device, report, timer
+"""
+TRAIN = """dist.init_process_group()
+torch.cuda.set_device(device())
+model = DDP(nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)).to(device()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+x, y = torch.randn(64, 1024), torch.randint(10, (64,))
+for step in range(2):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x.to(device())), y.to(device()))
+    loss.backward()
+    optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Launch a program on an emulated cluster. Returns the Run, which also has what was `said`, line by line."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+
+    def start(program: str, ranks: int = 1, cluster: str = "2xT4") -> Any:
+        script = tmp_path / "program.py"
+        script.write_text(HEAD + textwrap.dedent(program).lstrip("\n"))
+        found = launch(script, ranks, cluster=cluster, quiet=True, timeout=100)
+        log = (Path(found.path) / "rank0.log").read_text()
+        found.said = [line for line in log.splitlines() if line.startswith("emulated:")]
+        return found
+
+    return start
+
+
+# What's planted, on how many ranks, what of TRAIN is replaced by what, and what the failure says.
+FAULTS: dict[str, tuple[int, str, str, str]] = {
+    "labels left on the CPU": (1, "y.to(device())", "y", "same device.*cuda:0 and cpu"),
+    "model left on the CPU": (1, ".to(device()))\noptimizer", ")\noptimizer", "same device.*cuda:0 and cpu"),
+    "half times float after autocast": (
+        1,
+        "    loss = nn",
+        "    with torch.autocast('cuda'):\n        h = model(x.to(device()))\n    h @ torch.eye(10, device=device())\n"
+        "    loss = nn",
+        "same dtype",
+    ),
+    "binary_cross_entropy under autocast": (
+        1,
+        "    loss = nn",
+        "    with torch.autocast('cuda'):\n        h = model(x.to(device())).sigmoid()\n"
+        "        nn.functional.binary_cross_entropy(h, torch.zeros_like(h))\n    loss = nn",
+        "unsafe to autocast",
+    ),
+    "wrong keyword of an event": (
+        1,
+        "    loss.b",
+        "    torch.cuda.Event(timing=True)\n    loss.b",
+        "unexpected keyword",
+    ),
+    "events without timing": (
+        1,
+        "    loss.b",
+        "    a, b = torch.cuda.Event(), torch.cuda.Event()\n    a.record(); b.record(); a.elapsed_time(b)\n    loss.b",
+        "enable_timing=True",
+    ),
+    "elapsed_time before anybody waited": (
+        1,
+        "    loss.b",
+        "    a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n    a.record()\n"
+        "    big = torch.randn(4096, 4096, device='cuda')\n"
+        "    big @ big; b.record(); a.elapsed_time(b)\n    loss.b",
+        "must be completed",
+    ),
+    "a GPU that isn't there": (1, "set_device(device())", "set_device(2)", "invalid device ordinal"),
+    "a CPU tensor through nccl": (
+        2,
+        "dist.init_process_group()",
+        "dist.init_process_group('nccl')\ndist.all_reduce(torch.ones(3))",
+        "No backend type associated with device type cpu",
+    ),
+    "numpy of a GPU tensor": (1, "    loss.b", "    x.to(device()).numpy()\n    loss.b", "Tensor.cpu()"),
+    "shapes that differ by rank": (
+        2,
+        "    loss.b",
+        "    dist.all_reduce(torch.ones(3 + dist.get_rank(), device=device()))\n    loss.b",
+        "don't call the same collective",
+    ),
+    "20 GB on a GPU of 15": (
+        1,
+        "    loss.b",
+        "    torch.empty(5_000_000_000, device='cuda')\n    loss.b",
+        "out of memory.*weights",
+    ),
+    "a tensor moved to a wrong ordinal": (1, "x.to(device())", "x.to('cuda:7')", "invalid device ordinal"),
+    "forgotten set_device": (
+        2,
+        "torch.cuda.set_device(device())",
+        "torch.ones(3, device='cuda') + torch.ones(3, device=device())",
+        "same device.*cuda:0 and cuda:1",
+    ),
+    "a worker that uses the GPU": (
+        1,
+        "    loss.b",
+        "    move = lambda rows: torch.stack(rows).cuda()\n"
+        "    next(iter(torch.utils.data.DataLoader(x, 4, num_workers=1, collate_fn=move)))\n    loss.b",
+        "forked subprocess",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found(fault: str, run: Callable[..., Any]) -> None:
+    ranks, old, new, says = FAULTS[fault]
+    assert old in TRAIN
+    with pytest.raises(RankError, match=f"(?s){says}"):
+        run(TRAIN.replace(old, new, 1), ranks)
+
+
+# Programs and the remarks that they get, one pattern for each.
+REMARKS: dict[str, tuple[str, list[str]]] = {
+    "what's right": (TRAIN, []),
+    "a stream that nobody waits for": (
+        """
+        a, side = torch.randn(1000, 1000, device="cuda"), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            b = a @ a
+        b + 1
+        torch.cuda.current_stream().wait_stream(side)
+        b + 2
+        """,
+        ["a race: aten::add reads.*line 9"],
+    ),
+    "written while it's read": (
+        """
+        a, side = torch.randn(1000, 1000, device="cuda"), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            b = a @ a
+        a.zero_()
+        del a, b
+        torch.cuda.synchronize()
+        """,
+        ["a race: aten::zero_ overwrites what another stream may still be reading.*line 9"],
+    ),
+    "events order two streams": (
+        """
+        side, done = torch.cuda.Stream(), torch.cuda.Event()
+        with torch.cuda.stream(side):
+            b = torch.randn(1000, 1000, device="cuda") * 2
+            done.record()
+        done.wait()
+        b + 1
+        """,
+        [],
+    ),
+    "a collective in flight": (
+        """
+        dist.init_process_group()
+        x = torch.randn(100_000, device=device())
+        work = dist.all_reduce(x, async_op=True)
+        x + 1
+        work.wait()
+        x + 2
+        """,
+        ["a race: aten::add uses a tensor that a collective still fills.*line 8"],
+    ),
+    "a copy that may not be there": (
+        """
+        there = torch.randint(9, (100_000,), device="cuda").to("cpu", non_blocking=True)
+        there.sum()
+        again = torch.randint(9, (100_000,), device="cuda").to("cpu", non_blocking=True)
+        torch.cuda.synchronize()
+        assert again.sum() > 0
+        """,
+        ["the CPU reads what a non_blocking copy may still bring.*line 6"],
+    ),
+    "values that weren't computed": (
+        """
+        x = torch.randn(400, 400, device="cuda")
+        loss = x.mean()
+        if loss > 0:
+            print("never")
+        report(loss=loss)
+        small = torch.zeros(2, device="cuda")
+        small += loss
+        small.cpu().numpy()
+        """,
+        ["not computed.*line 7", "not computed.*line 9", "not computed.*line 12"],
+    ),
+    "values that were": (
+        """
+        x = torch.randint(1000, (1 << 20,), device="cuda")
+        assert 450 < x.float().cpu().double().mean().item() * 0 + x.sum().item() / x.numel() < 550
+        assert (x == 7).sum() > 500 and x.bincount().sum().item() == 1 << 20
+        t = torch.ones(3, device="cuda")
+        assert t.mul_(2).tolist() == [2.0] * 3 and torch.zeros(1 << 20, device="cuda").dtype == torch.float32
+        """,
+        ["not computed.*line 6"],
+    ),
+    "half precision with a scaler": (
+        """
+        model = nn.Linear(1024, 1024).cuda()
+        scaler, optimizer = torch.amp.GradScaler("cuda"), torch.optim.AdamW(model.parameters(), fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.float16):
+                out = model(torch.randn(64, 1024, device="cuda"))
+                assert out.dtype == torch.float16 and out.softmax(-1).dtype == torch.float32
+            scaler.scale(out.float().sum()).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 65536.0 and optimizer.state[model.weight]["step"] == 3
+        """,
+        [],
+    ),
+    "compiled": (
+        "f = torch.compile(nn.Linear(3, 3).cuda())\nf(torch.ones(2, 3, device='cuda'))\n",
+        ["torch.compile is left out"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REMARKS)
+def test_what_is_said_of_a_program(name: str, run: Callable[..., Any]) -> None:
+    import re
+
+    program, patterns = REMARKS[name]
+    said = run(program).said
+    assert len(said) == len(patterns) and all(map(re.search, patterns, said)), said
+
+
+def test_what_a_program_asks_of_its_gpu(run: Callable[..., Any]) -> None:
+    """Streams, clocks, memory, copies, threads, files: whatever it isn't would be an AssertionError there."""
+    run("""
+        import copy, io, threading, time
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 2 and device() == torch.device("cuda", 0)
+        assert torch.cuda.get_device_capability() == (7, 5)
+        assert not torch.cuda.is_bf16_supported(including_emulation=False)
+        assert torch.accelerator.current_accelerator().type == "cuda" and torch.cuda.mem_get_info()[1] > 14 * 2**30
+
+        a = torch.randn(4096, 4096, device="cuda")
+        before, start, end = time.perf_counter(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        a @ a
+        end.record()
+        assert time.perf_counter() - before < 1e-3 and not end.query()      # the host runs ahead ...
+        torch.cuda.synchronize()
+        took = time.perf_counter() - before
+        assert 0.01 < took < 0.1 and abs(start.elapsed_time(end) / 1e3 / took - 1) < 0.05
+        before = time.time()
+        time.sleep(3600)
+        assert 3600 <= time.time() - before < 3601
+
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        b = torch.empty(1 << 20, device="cuda")
+        b.untyped_storage().resize_(0)
+        assert torch.cuda.memory_allocated() == held and torch.cuda.max_memory_allocated() == held + (4 << 20)
+
+        model = nn.Linear(512, 512).cuda()
+        twin = copy.deepcopy(model)
+        file = io.BytesIO()
+        torch.save(model.state_dict(), file)
+        file.seek(0)
+        assert twin.weight.device == device() == torch.load(file)["weight"].device
+        file.seek(0)
+        assert torch.load(file, map_location="cpu")["weight"].device.type == "cpu"
+        assert b.new_zeros(3).is_cuda and torch.as_tensor(torch.ones(2), device="cuda:1").get_device() == 1
+        assert torch.ones(3, device="cuda").to("cuda:1").device.index == 1
+
+        seen = []
+        def other():
+            torch.cuda.set_device(1)
+            seen.append((torch.ones(2, device="cuda") + 1).device.index)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert seen == [1] and torch.cuda.current_device() == 0
+
+        data = torch.utils.data.DataLoader(torch.arange(8.0), 4, num_workers=1, pin_memory=True)
+        assert [(b.cuda(non_blocking=True).sum().item(), b.is_pinned()) for b in data] == [(6.0, True), (22.0, True)]
+    """)
+
+
+def test_what_memory_is_used_for(run: Callable[..., Any]) -> None:
+    """By kind, at its peak, with FSDP's own gathering and DDP's own buckets."""
+    program = """
+        import sys
+        from torch.distributed.fsdp import fully_shard
+        dist.init_process_group()
+        torch.cuda.set_device(device())
+        model = nn.Sequential(*[nn.Linear(1024, 1024, bias=False) for _ in range(4)]).to(device())
+        if sharded:
+            for layer in model:
+                fully_shard(layer)
+            fully_shard(model)
+        else:
+            model = DDP(model)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4096, 1024, device=device())).sum().backward()
+            optimizer.step()
+        dist.destroy_process_group()
+    """
+    mib = {}
+    for sharded in (False, True):
+        found = run(f"sharded = {sharded}\n" + textwrap.dedent(program), 2, "2xH100")
+        rank = json.loads((Path(found.path) / "rank0.emulated.json").read_text())
+        mib[sharded] = {kind: nbytes / 2**20 for kind, nbytes in rank["at_peak"].items()}
+        assert sum(rank["at_peak"].values()) == rank["peak_bytes"] and 0 < rank["peak_s"] < rank["host_s"]
+    assert mib[False]["weights"] == mib[False]["buckets"] == 16 and mib[False]["optimizer"] == 32
+    assert mib[True]["weights"] == 8 and mib[True]["optimizer"] == 16 and 4 <= mib[True]["gathered"] <= 16
+
+
+def test_gradients_come_back_to_where_they_belong(run: Callable[..., Any]) -> None:
+    run("""
+        from torch.utils.checkpoint import checkpoint
+        table, head = nn.Embedding(20_000, 32), nn.Linear(32, 10).to("cuda:1")
+        rows = checkpoint(lambda i: table(i).to("cuda:0") * 2, torch.randint(20_000, (256,)), use_reentrant=False)
+        head(rows.to("cuda:1")).sum().backward()
+        assert table.weight.grad.device.type == "cpu" and head.weight.grad.device.index == 1
+        x = torch.arange(3.0, dtype=torch.float64, requires_grad=True)
+        gradient, = torch.autograd.grad((x.to("cuda", torch.float32) ** 3).sum(), x, create_graph=True)
+        gradient.sum().backward()
+        assert x.grad.dtype == torch.float64 and x.grad.tolist() == [0.0, 6.0, 12.0]
+    """)
+
+
+def test_a_model_is_sharded_before_it_has_weights(run: Callable[..., Any]) -> None:
+    """The device is nobody's choice until a mesh takes this rank's, and DTensors draw, hold and attend to their own
+    part only."""
+    run(
+        """
+        from torch.distributed.fsdp import fully_shard
+        dist.init_process_group()
+        assert not torch.cuda.is_initialized()
+        with torch.device("meta"):
+            model = nn.Linear(512, 256)
+        fully_shard(model)
+        assert torch.cuda.current_device() == dist.get_rank() and torch.cuda.is_initialized()
+        model.to_empty(device=device())
+        assert torch.cuda.memory_allocated() == (512 * 128 + 128) * 4
+        model.reset_parameters()
+        model(torch.ones(4, 512, device=device())).sum().backward()
+        assert model.weight.grad.to_local().shape == (128, 512) and model.weight.grad.device == device()
+        from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+        mesh = init_device_mesh("cuda", (2,))
+        q = DTensor.from_local(torch.randn(2, 4, 16, 8, device=device(), requires_grad=True), mesh, [Shard(1)])
+        out = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        assert out.shape == (2, 8, 16, 8) and out.placements == (Shard(1),)
+        out.sum().backward()
+        dist.destroy_process_group()
+        """,
+        2,
+    )

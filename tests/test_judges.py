@@ -1,0 +1,220 @@
+"""What a judge decides from what the ranks told, without starting any; and that an answer runs apart from it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import checks
+
+from course_utils.check import check_exercise
+
+RIGHT = Path(__file__).resolve().parent / "right_answers"
+Difference = checks("judging").Difference
+accuracy, trainers, checkpoint = (
+    checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainers", "checkpoint_judge")
+)
+loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
+
+
+def symptom(decide: Any, *args: Any) -> str:
+    """What is decided: a symptom, or "" for a right answer."""
+    try:
+        decide(*args)
+    except Difference as found:
+        return found.symptom
+    return ""
+
+
+# --- 04.2 -------------------------------------------------------------------------------------------------------------
+
+CASE = (21, 4, 4)
+RIGHT_OR_WRONG = [1] * 9 + [0, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0]  # 13 of 21
+
+
+def test_batches_are_dealt_like_cards_and_padded_from_the_front() -> None:
+    dealt = [accuracy.batches(list(range(5)), list(range(5)), rank, 5, 2, 2) for rank in (0, 1, 2)]
+    assert [[predictions for predictions, _ in rank] for rank in dealt] == [[[0, 2], [4]], [[1, 3], [0]], []]
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([13 / 21] * 4, ""),
+        ([(13 + 3) / 24] * 4, "padding"),
+        ([13 / 21, 0.0, 0.0, 0.0], "one rank"),
+        ([0.25, 0.5, 0.25, 0.5], "ranks disagree"),
+        ([0.25] * 4, "wrong value"),
+        ("local", "local"),
+        ("mean_of_ranks", "mean of means"),
+        ("mean_of_batches", "mean of means"),
+    ],
+)
+def test_an_accuracy_is_known_by_the_mistake_that_gives_it(values: Any, found: str) -> None:
+    facts = accuracy.facts([1] * 21, RIGHT_OR_WRONG, 4, 4)
+    if isinstance(values, str):
+        values = facts[values] if isinstance(facts[values], list) else [facts[values]] * 4
+    seen = [{"value": value, "collectives": 1, "handed_out": 2} for value in values]
+    assert symptom(accuracy.decide, seen, [2] * 4, facts, CASE) == found
+
+
+def test_collectives_and_batches_are_counted_on_every_rank() -> None:
+    facts = accuracy.facts([1] * 21, RIGHT_OR_WRONG, 4, 4)
+    seen = [{"value": 13 / 21, "collectives": 4, "handed_out": 2} for _ in range(4)]
+    for key, count, found in (("collectives", 5, "collectives"), ("handed_out", 3, "reads twice")):
+        changed = copy.deepcopy(seen)
+        changed[3][key] = count
+        assert symptom(accuracy.decide, changed, [2] * 4, facts, CASE) == found
+    assert symptom(accuracy.decide, seen, [2] * 4, facts, CASE) == ""
+
+
+# --- 04.3 -------------------------------------------------------------------------------------------------------------
+
+
+def training(step: float = 1.0) -> dict[str, Any]:
+    """What two ranks told that train 40 samples in three epochs; weights grow by `step` in each of 15 steps."""
+    orders = [random.Random(epoch).sample(range(40), 40) for epoch in range(3)]
+    samples = [[[*o[i + 4 * r : i + 4 * r + 4]] for o in orders for i in range(0, 40, 8)] for r in (0, 1)]
+    weights = [[step * i] for i in range(1, 16)]
+    start = {"head.bias": [0.0], "head.weight": [0.0]}
+    calls = [["broadcast", "allreduce"]] * 15
+    ranks = [{"start": start, "weights": weights, "samples": s, "calls": calls, "evaluating": 0} for s in samples]
+    return {"ranks": [rank | {"result": [0.5, 0.6, 0.7]} for rank in ranks]}
+
+
+TWIN = {"weights": [[float(i)] for i in range(1, 16)], "accuracies": [0.5, 0.6, 0.7], "log_frequency": [0.0]}
+
+
+def decided(letter: str, ranks: list[dict[str, Any]]) -> str:
+    return symptom(lambda: trainers.decide(letter, trainers.compare(ranks, TWIN)))
+
+
+def test_a_trainer_is_held_beside_the_other_rank_and_the_twin() -> None:
+    assert [decided(letter, training()["ranks"]) for letter in "abce"] == ["", "", "", ""]
+    assert decided("a", training(step=1.001)["ranks"]) == "not the mean"
+    assert decided("d", training()["ranks"]) == "shares"
+    for key, value, found in (
+        ("weights", [[i + 1e-6] for i in range(1, 16)], "drift"),
+        ("weights", [[float("nan")]] * 15, "drift"),
+        ("start", {"head.bias": [0.1], "head.weight": [0.0]}, "different start"),
+        ("evaluating", 3, "evaluation mode"),
+    ):
+        ranks = training()["ranks"]
+        ranks[1] = ranks[1] | {key: value}
+        assert decided("a", ranks) == found, key
+    ranks = [rank | {"result": [0.5, 0.6]} for rank in training()["ranks"]]
+    assert decided("e", ranks) == "accuracy" and decided("a", ranks) == ""
+
+
+# --- 04.4 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("epoch", 3, ""),
+        ("epoch", "None", "epoch"),
+        ("loaded", {"model": {"w": [[1], [2.5]]}, "optimizer": {}}, "optimizer state"),
+        ("loaded", {"model": {"w": [[1], [9.0]]}, "optimizer": {"lr": [[], [0.1]]}}, "model state"),
+        ("loaded", {"model": {"w": [[1], [0.0]]}, "optimizer": {"lr": [[], [0.1]]}}, "nothing loaded"),
+        ("next", {"w": [[1], [3.6]]}, "next step"),
+    ],
+)
+def test_a_loaded_state_is_compared_to_the_last_bit(key: str, value: Any, found: str) -> None:
+    right = {"model": {"w": [[1], [2.5]]}, "optimizer": {"lr": [[], [0.1]]}}
+    seen = {"epoch": 3, "before": {"w": [[1], [0.0]]}, "loaded": right, "next": {"w": [[1], [3.5]]}}
+    twin = {"saved": right, "plain": {"w": [[1], [3.5]]}}
+    result = checkpoint.compare(seen | {key: value}, twin, "plain")
+    assert symptom(checkpoint.decide, "loading a plain checkpoint into a plain model", [result], 3) == found
+
+
+# --- 03.4 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "found"),
+    [
+        ({}, ""),
+        ({"loss": 3.0}, "sum of means"),
+        ({"of_parts": [[0.25, 0.0], [0.0, 0.0]]}, "gradient"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"loss": float("nan")}, "not a number"),
+        ({"gradient": False}, "no gradient"),
+    ],
+)
+def test_loss_and_gradient_of_the_replicas_are_joined_by_the_chain_rule(total: dict[str, Any], found: str) -> None:
+    """Two replicas return (sum, number): sums of 4 and 2 over 2 samples each, and 6 / 4 is the loss of one device."""
+    gradients = ([3.0, 1.0], [1.0, -1.0])  # of the sums, by two parameters; of the numbers there are none
+    parts = [
+        {"numbers": [s, 2.0], "shape": [1, 2], "dtype": "float64", "gradients": [g, [0.0, 0.0]]}
+        for s, g in zip((4.0, 2.0), gradients, strict=True)
+    ]
+    right = {"loss": 1.5, "dtype": "float64", "gradient": True, "of_parts": [[0.25, -0.375], [0.25, -0.375]]}
+    twin = {"loss": 1.5, "gradient": [1.0, 0.0]}
+    assert symptom(loss.decide, (4, 2, []), [2, 2], loss.join(parts, right | total, twin)) == found
+
+
+# --- 02.4 -------------------------------------------------------------------------------------------------------------
+
+
+def noise_of(seed: int, epoch: int, index: int, n: int = 192) -> list[int]:
+    draw = random.Random(f"{seed} {epoch} {index}")
+    return [round(draw.gauss(0, 1) / noise.UNIT) for _ in range(n)]
+
+
+def told_noise() -> dict[str, Any]:
+    """What the ranks tell of an answer whose noise follows from seed, epoch and index."""
+    found: dict[str, Any] = {}
+    for name, ask in ((name, ask) for rank in noise.asks(5) for name, ask in rank.items()):
+        if ask["task"] == "many":
+            found[name] = [noise_of(*asked, n=4) for asked in noise.noises(ask["draw"])]
+        elif ask["task"] == "items":
+            found[name] = {"noise": [noise_of(0, ask["epoch"], i) for i in ask["indices"]], "touched": []}
+        else:
+            n = 3 * ask.get("size", 8) ** 2
+            found[name] = [noise_of(ask["seed"], ask["epoch"], i, n) for i in range(ask.get("n", noise.AUGMENTED))]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("elsewhere", "another process"),
+        ("epoch 1 with 2", "workers matter"),
+        ("turned", "order matters"),
+        ("black", "images matter"),
+        ("salted", "another process"),
+    ],
+)
+def test_noise_that_must_be_the_same_is_told_from_other_noise(name: str, found: str) -> None:
+    told = told_noise()
+    assert symptom(lambda: noise.decide(noise.compare(told, 5))) == ""
+    told[name][3] = [v + 2 for v in told[name][3]]
+    assert symptom(lambda: noise.decide(noise.compare(told, 5))) == found
+
+
+def test_noise_that_must_differ_and_does_not() -> None:
+    for name, value, found in (
+        ("epoch 1", [noise_of(0, 0, i) for i in range(noise.AUGMENTED)], "same every epoch"),
+        ("epoch 0", [noise_of(0, 0, 0)] * noise.AUGMENTED, "same for all"),
+        ("seed", told_noise()["epoch 0"], "seed ignored"),
+        ("many", [[1, 2, 3, 4]] * len(noise.noises(5)), "sums collide"),
+    ):
+        assert symptom(lambda n=name, v=value: noise.decide(noise.compare(told_noise() | {n: v}, 5))) == found
+
+
+# --- apart ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["02.4", "03.2", "03.4", "04.2", "04.3a", "04.4"])
+def test_neither_judge_nor_twin_is_in_the_process_of_an_answer(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    lesson, _, number = name.partition(".")
+    source = min((RIGHT / lesson).glob(f"{number}_*.py")).read_text()
+    look = "import sys\n\nassert not [name for name in sys.modules if 'judg' in name or 'twins' in name]\n"
+    check_exercise(name, f"{source}\n\n{look}")

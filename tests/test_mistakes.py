@@ -1,0 +1,150 @@
+"""Errors that newcomers meet get a sentence of help. The messages are torch's and Python's own, made here; the table of
+mistakes is in mistakes.toml."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from course_utils import mistakes
+from course_utils.engines import local
+from course_utils.failure import RankError
+from course_utils.launcher import launch
+from course_utils.mistakes import hint
+
+
+def message_of(code: str) -> tuple[str, str]:
+    """The type and the message of the exception that ends a program."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    last = [line for line in done.stderr.splitlines() if line and not line.startswith(" ")][-1]
+    kind, _, message = last.partition(": ")
+    return kind.rpartition(".")[2], message
+
+
+def test_messages_as_they_are() -> None:
+    import torch
+    import torch.distributed as dist
+
+    found: dict[str, BaseException] = {}
+
+    def tried(name: str, call: object) -> None:
+        with pytest.raises(BaseException) as raised:
+            call()  # type: ignore[operator]
+        found[name] = raised.value
+
+    tried("init_process_group()", lambda: dist.all_reduce(torch.ones(1)))
+    tried("lies? no: pickled", lambda: pickle.dumps(lambda: 0))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        tried("leave out", lambda: dist.TCPStore("127.0.0.1", port, 1, True))
+    if not torch.cuda.is_available():
+        tried("no such GPU", lambda: torch.ones(1, device="cuda"))
+    for name, error in found.items():
+        assert hint(type(error).__name__, str(error)), (name, repr(error))
+    assert "keyboard" in hint(*message_of("input()"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ValueError", "no more of this"),
+        ("RuntimeError", "Connection closed by peer"),
+        ("NameError", "name 'model' is not defined"),  # no notebook, so nothing is known of it
+        ("KeyError", "'EADDRINUSE'"),
+        ("AttributeError", "'NoneType' object has no attribute 'shape'"),
+        ("SystemExit", "2"),
+    ],
+)
+def test_nothing_is_said_without_a_reason(kind: str, message: str) -> None:
+    assert hint(kind, message) == ""
+
+
+def _of_the_notebook() -> None: ...
+
+
+_of_the_notebook.__module__ = "__main__"
+
+
+def test_a_name_that_the_notebook_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"batch_size": 64, "model": object(), "train": _of_the_notebook, "np": pickle, "Path": Path, "sys": sys}
+    shell = SimpleNamespace(user_ns=known)
+    monkeypatch.setitem(mistakes.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+
+    def said(name: str, more: str = "") -> str:
+        return hint("NameError", f"name {name!r} is not defined{more}")
+
+    assert "programs of their own" in said("batch_size") and "-- --batch-size {batch_size}" in said("batch_size")
+    assert "Define it, or import it, in this cell" in said("model")
+    assert "Another cell defines the function `train`" in said("train") and "`from mine import train`" in said("train")
+    assert "Begin the cell with `import pickle as np`." in said("np") and "`import sys`" in said("sys")
+    assert f"`from {Path.__module__} import Path`" in said("Path")
+    assert said("modle", ". Did you mean: 'model'?") == ""
+
+
+def test_names_that_everybody_uses() -> None:
+    """Each import is one that works."""
+    assert hint("NameError", "name 'dist' is not defined") == "Begin the cell with `import torch.distributed as dist`."
+    for name, line in mistakes._IMPORTS.items():
+        found: dict[str, object] = {}
+        exec(line, found)
+        assert name in found, line
+
+
+TABLE = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("home")
+        patch.setenv("COURSE_HOME", str(home))
+        yield home
+        local.server.stop()
+
+
+@pytest.mark.xdist_group("mistakes")  # one warm server for all
+@pytest.mark.parametrize("engine", ["local", pytest.param("cold", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mistake", TABLE["mistake"], ids=lambda mistake: mistake["name"])
+def test_what_a_learner_reads_first(
+    home: Path, mistake: dict[str, Any], engine: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = home / "mistake.py"
+    script.write_text(TABLE["head"] + mistake["program"])
+    options: dict[str, Any] = {"engine": engine, "device": "cpu", "timeout": 100}
+    if mistake.get("silent"):
+        run = launch(script, 2, **options)
+        said = [line for line in capfd.readouterr().out.splitlines() if not line.startswith("rank ")]
+        placed, ended = said
+        assert placed.startswith("2 ranks on the CPU") and ended.startswith("✓ 2 ranks"), "and no warning"
+        printed = "".join(Path(rank.log).read_text() for rank in run.ranks).strip()
+        assert re.fullmatch(mistake["prints"], printed.replace("\n\n", "\n")), printed
+        return
+    with pytest.raises(RankError) as raised:
+        launch(script, 2, quiet=True, **options)
+    first, *rest = str(raised.value).splitlines()
+    # On a busy machine the second rank may not have failed yet when the launch ends.
+    expected = mistake["first"].replace("all 2 ranks failed", "(all 2 ranks failed|rank [01] failed first)")
+    assert re.match(expected, first), str(raised.value)
+    if "help" in mistake:
+        assert re.search(mistake["help"], rest[0]), f"the help isn't the second line: {raised.value}"
+    else:
+        assert raised.value.disagreement == first, "nobody says which rank, and where"
+
+
+def test_the_table_is_about_what_people_really_do() -> None:
+    threads = [mistake["thread"] for mistake in TABLE["mistake"] if "thread" in mistake]
+    assert len(TABLE["mistake"]) >= 20 and len(set(threads)) == len(threads) >= 15
+    for mistake in TABLE["mistake"]:
+        assert len(mistake["program"].strip().splitlines()) <= 15, mistake["name"]
+        assert ("prints" in mistake) == mistake.get("silent", False) != ("first" in mistake), mistake["name"]
+    assert all(re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", thread) for thread in threads)

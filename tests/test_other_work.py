@@ -1,0 +1,104 @@
+"""What other programs did while a launch ran: decided from numbers, and seen on this machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from course_utils import sweeps
+from course_utils.engines import other_work
+from course_utils.engines.other_work import Look, look, others, warning
+from course_utils.run import Run
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "idle", "found"),
+    [
+        (2.0, 2.0, 2.0, (0.0, 1.0)),  # all of it was ours
+        (4.0, 2.0, 0.0, (1.0, 0.0)),  # one core was another program's
+        (1.9, 2.0, 2.1, (0.0, 1.05)),  # counted in ticks, so ours may seem more than all
+        (0.0, 0.0, 0.0, None),  # a sandbox whose numbers don't move
+    ],
+)
+def test_what_others_took(busy: float, own: float, idle: float, found: tuple[float, float] | None) -> None:
+    got = others(Look(10.0, 100.0, 50.0, 1.0), Look(12.0, 100.0 + busy, 50.0 + idle, 1.0 + own))
+    assert got == (None if found is None else pytest.approx(found))
+
+
+def test_nothing_is_said_of_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = Look(10.0, 1.0, 1.0, 0.0)
+    assert others(None, now) is None and others(now, None) is None
+    assert others(now, Look(10.3, 2.0, 1.0, 0.0)) is None, "too short to tell"
+    for text in (None, "", "cpu  1 2 3", "gone"):
+        monkeypatch.setattr(other_work, "STAT", tmp_path / "stat")
+        if text is not None:
+            (tmp_path / "stat").write_text(text)
+        assert look() is None
+
+
+@pytest.mark.parametrize(
+    ("other", "free", "cores", "said"),
+    [(1.4, 0.0, 2, True), (0.3, 0.0, 2, False), (1.4, 1.0, 2, False), (30.0, 34.0, 64, False), (70.0, 1.0, 8, True)],
+)
+def test_when_it_matters(other: float, free: float, cores: int, said: bool) -> None:
+    words = warning(other, free, cores)
+    assert bool(words) == said
+    assert not said or f"{min(other, cores):.1f} of {cores} cores" in words
+
+
+SPIN = "import time\nwhile time.process_time() < {seconds}: pass"
+
+
+def passed(work: Callable[[], object]) -> tuple[float, float]:
+    """Core seconds of all programs and of our own while `work` ran."""
+    before = look()
+    work()
+    after = look()
+    assert before and after
+    return after.busy - before.busy, after.own - before.own
+
+
+@pytest.mark.skipif(look() is None, reason="this system does not count its work")
+def test_what_a_rank_does_is_our_own_once_it_has_ended() -> None:
+    """However busy the machine is: it's processor time that is compared. Only others still count as others."""
+    busy, own = passed(lambda: subprocess.run([sys.executable, "-c", SPIN.format(seconds=1)], check=True))
+    assert 0.9 < own < 2.5 and busy > own - 0.1
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def begin_one_and_leave_it() -> None:
+        processes.append(subprocess.Popen([sys.executable, "-c", SPIN.format(seconds=600)]))
+        while sum(psutil.Process(processes[0].pid).cpu_times()[:2]) < 1:
+            time.sleep(0.05)
+
+    busy, own = passed(begin_one_and_leave_it)
+    processes[0].kill()
+    processes[0].wait()
+    assert own < 0.5 and busy > 0.9, "it has not ended, so it is somebody else's"
+
+
+@pytest.mark.parametrize(
+    "used, times", [([1.9, 1.9, 1.9], 1), ([0.0, 1.9, 1.9], 1), ([0.0, 0.0, 1.9], 0), ([0.0] * 3, 0)]
+)
+def test_a_sweep_on_a_busy_machine_says_so_while_there_is_something_to_save(
+    used: list[float], times: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After the first launch that suffered, once; not after the last one. At the end the median of all decides."""
+    left = iter(used)
+
+    def launch(*_: object, **__: object) -> Run:
+        mine = next(left)
+        return Run([], "s.py", [], "", "warm", "1 rank.", 1.0, "", others=(mine, 2.0 - mine))
+
+    monkeypatch.setattr(sweeps, "launch", launch)
+    monkeypatch.setattr(sweeps.Machine, "here", lambda: SimpleNamespace(cores=2))
+    sweeps.sweep("s.py", {"ranks": [1]}, repeats=len(used))
+    shown = capsys.readouterr().out
+    assert " ".join(shown.split()).count(sweeps.MEASURE_AGAIN) == times
+    assert ("A busy machine: other programs used 1.9 of 2 cores" in shown) == (sorted(used)[1] > 1)

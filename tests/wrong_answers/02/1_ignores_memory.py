@@ -1,9 +1,0 @@
-# symptom: memory
-# says: batches are on the way
-import math
-
-
-def choose_workers(load_s: float, compute_s: float, cores: int, batch_nbytes: int, shm_nbytes: int, prefetch_factor: int = 2) -> int:
-    needed = max(1, math.ceil(load_s / compute_s))
-    by_cores = max(1, cores - 1)
-    return min(needed, by_cores)

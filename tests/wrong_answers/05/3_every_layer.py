@@ -1,4 +1,0 @@
-# symptom: too small
-# says: pays too many latencies
-def best_bucket_bytes(layers, all_reduce_s):
-    return min(layer.nbytes for layer in layers)
