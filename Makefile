@@ -3,7 +3,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready ready-tools browser lab doctor test test-slow test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book lint format
+.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -21,25 +21,17 @@ lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
 doctor: ready         ## is this machine ready for the course, and if not, what cures it
 	@$(IN) -m course_utils.doctor
 
-# A worker more than there are cores, since tests wait for processes most of the time; then two at a time what has a
-# limit of seconds. What measures runs one by one, in `make test-slow`.
-WORKERS := $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 1) + 1)")
-define run_tests
-	@failed=0; \
-	$(IN) -m pytest -n $(WORKERS) --dist loadgroup -m "$(1) and not timed and not alone" || failed=1; \
-	$(IN) -m pytest -n 2 --dist loadgroup -m "$(1) and timed" || failed=1; \
-	$(2) exit $$failed
-endef
+# What failed runs once more, alone; what passes then is named at the end (tools/run_tests.py says more).
+test: browser         ## what every change must pass: the gate
+	$(IN) tools/run_tests.py
 
-test: browser         ## what every change must pass
-	$(call run_tests,not slow)
+test-lesson: export FRAMEWORKS = yes
+test-lesson: browser  ## all that belongs to one lesson: notebook, exercises, every answer, the browser (LESSON=07)
+	$(IN) tools/run_tests.py --lesson $(LESSON)
 
-test-slow test-all: export FRAMEWORKS = yes
-
-test-slow: browser    ## what test-all has beyond test
-	$(call run_tests,slow,$(IN) -m pytest -m alone || failed=1;)
-
-test-all: test test-slow   ## everything
+test-all: export FRAMEWORKS = yes
+test-all: browser     ## everything, with Lightning and TensorFlow; on Linux install Slurm before
+	$(IN) tools/run_tests.py --all
 
 test-gpu: ready-tools  ## launch in every way on the GPUs of this machine
 	$(IN) -m pytest -m gpu --durations=0

@@ -1,8 +1,7 @@
 """A sentence of the lesson, and whether it holds here.
 
 `claim` prints the sentence with a tick or fails the cell. With COURSE_CLAIMS_FILE set, each claim is also written there
-as a JSON line; `tools/list_claims.py` lists them by notebook. COURSE_VERDICTS=tell is for machines that do other work
-at the same time: a Verdict that comes out the wrong way round is shown with its cross, and fails nothing.
+as a JSON line; `tools/list_claims.py` lists them by notebook.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import progress
+from .engines import other_work
 from .folders import notebook_name
+from .machine import usable_cores
 from .samples import Verdict
 from .table import ASIDE, GOOD, PROBLEM, WARNING, ink, show
 
@@ -36,15 +37,17 @@ def claim(sentence: str, holds: bool | Verdict | None | Any, *, why: str = "", h
 
     `holds` is a bool (also numpy's, or a tensor with one), a `Verdict` from comparing samples, or None for what this
     hardware can't run, with the reason in `why`. A Verdict of `not shown` is printed and doesn't fail: a busy machine
-    proves nothing. `headline=True` marks the claim that the lesson is about. Raises ClaimError when the sentence does
-    not hold (but see COURSE_VERDICTS above), TypeError for any other `holds`.
+    proves nothing. `contradicted` doesn't fail either: another program that uses a core can turn a speed-up round, and
+    the rest of the lesson doesn't depend on it. `headline=True` marks the claim that the lesson is about. Raises
+    ClaimError for False, TypeError for any other `holds`.
     """
     status, detail = _status(holds, why)
     _record(sentence, status, detail, headline)
     progress.claimed(sentence, status)
-    told = isinstance(holds, Verdict) and os.environ.get("COURSE_VERDICTS") == "tell"
-    if status == "contradicted" and not told:
+    if status == "contradicted" and not isinstance(holds, Verdict):
         raise ClaimError(_failure(sentence, detail))
+    if status == "contradicted" and (meanwhile := other_work.meanwhile(usable_cores())):
+        detail = f"{detail}. {meanwhile}" if detail else meanwhile
     show(_Line(status, sentence, detail))
     return status == "shown"
 

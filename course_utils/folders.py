@@ -65,8 +65,11 @@ def save_script(source: str, name: str = "cell.py") -> Path:
         )
     path = folder / f"{stem}-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
     for target in [path] + ([folder / f"{stem}.py"] if stem != "cell" else []):
-        if not target.exists() or target.read_text() != source:
+        before = _changed(target)
+        if not before or target.read_text() != source:
             write_whole(target, source)
+            if before:  # Python compares whole seconds, and would take the bytecode of the text before for fresh
+                os.utime(target, (time.time(), max(time.time(), before + 1)))
     os.utime(path)
     return path
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from .arguments import check_passable, checked_program
 from .collectives import forget, unnoticed
-from .engines import KEEP_MEMORY, Handle, LaunchLost, Request, local
+from .engines import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request, local
 from .engines.choice import Engine, engine_for
 from .engines.options import LaunchOptions
-from .engines.other_work import warning
+from .engines.other_work import recent, warning
 from .engines.placement import Placement
 from .failure import LaunchError, RankError, calls_of, explain, stopped
 from .folders import compiler_cache, new_run_folder
@@ -153,6 +153,8 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
         if outcome["cause"] == "not started":
             raise LaunchError(f"couldn't start the ranks: {outcome['why']}{_cure(outcome['why'])}")
         run = _collect(request, placement, engine, outcome, stream.records, handle.start, handle.where or str(machine))
+        if run.others:
+            recent.append((run.others[0], run.others[1]))
         run.save(Path(request.folder, "run.json"))
         if not options.detach:
             view.end(last_line(run, view.seconds), run.ok)
@@ -218,7 +220,8 @@ def _environment(
     machine: Machine, placement: Placement, extra: Mapping[str, str | None] | None, elsewhere: bool
 ) -> dict[str, str]:
     """A rank's whole environment, except the variables that say which rank it is; `extra` are the caller's own."""
-    env = KEEP_MEMORY | {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
+    own = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
+    env = KEEP_MEMORY | FORM_GROUPS_TOGETHER | own
     if elsewhere:
         env = {k: v for k, v in env.items() if k not in ("CUDA_VISIBLE_DEVICES", "TMPDIR")}  # true here only
         env |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}

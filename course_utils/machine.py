@@ -109,7 +109,7 @@ class Machine(ShowsTable):
         name, memory = cls._fixed()
         shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
         shm_bytes = shm.f_frsize * shm.f_blocks if shm else 0
-        return cls(name, _cores(), memory, shm_bytes, _gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
+        return cls(name, usable_cores(), memory, shm_bytes, _gpus(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     def __str__(self) -> str:
         gpus = ", ".join(f"{n} x {name}" for name, n in Counter(g.name for g in self.gpus).items()) or "no GPU"
@@ -142,7 +142,8 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _cores() -> int:
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity and its container's quota count, not only what the host has."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *_quota()]))
 

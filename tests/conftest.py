@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
+import re
 import sys
 import time
 import uuid
@@ -130,7 +132,33 @@ def tell(request: pytest.FixtureRequest, text: str) -> None:
     request.node.user_properties.append(("told", text))
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outcomes", metavar="FILE", help="write what passed and failed there, for tools/run_tests.py")
+    parser.addoption("--lesson", metavar="NN", help="only the tests that belong to this lesson, such as 07")
+
+
+def write_outcomes(terminalreporter: Any, file: Path) -> None:
+    """Counts, and for each failed test what it said."""
+    reports = terminalreporter.getreports("failed") + terminalreporter.getreports("error")
+    failed = {report.nodeid: f"{report.longreprtext}\n{report.capstdout}\n{report.capstderr}" for report in reports}
+    counts = {name: len(terminalreporter.stats.get(name, [])) for name in ("passed", "skipped")}
+    file.write_text(json.dumps({**counts, "failed": failed}))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Any:
+    """A failure tells how busy the machine was."""
+    report = yield
+    if report.failed:
+        report.sections.append(
+            ("the machine", "load averages: " + ", ".join(f"{load:.1f}" for load in os.getloadavg()))
+        )
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("--outcomes"):
+        write_outcomes(terminalreporter, Path(config.getoption("--outcomes")))
     reports = [
         report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"
     ]
@@ -151,8 +179,22 @@ def gpu_count() -> int:
         return 0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def of_lesson(number: str) -> re.Pattern[str]:
+    """Matches the names of tests that belong to a lesson: its module, its exercises and answers, its notebooks, and the
+    explorers that it shows."""
+    (notebook,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    explorers = sorted(set(re.findall(r"\bexplore\.(\w+)\(", notebook.read_text())))
+    named = "".join(rf"|\[(?:.*-)?{name}\b" for name in explorers)
+    return re.compile(rf"lesson_{number}|[\[/]{number}[._\]-]{named}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests as `timed` or `alone`. All others run first, on all cores at once."""
+    if number := config.getoption("--lesson"):
+        wanted = of_lesson(number)
+        others = [item for item in items if not wanted.search(item.nodeid)]
+        items[:] = [item for item in items if wanted.search(item.nodeid)]
+        config.hook.pytest_deselected(items=others)
     for item in items:
         if item.path.stem in TIMED:
             item.add_marker(pytest.mark.timed)

@@ -53,7 +53,7 @@ class Kernel:
         for path in (self.work, self.tmp):
             path.mkdir(parents=True)
         own = {"COURSE_HOME": str(folder), "COURSE_NOTEBOOK": "lesson.ipynb", "TMPDIR": str(self.tmp)}
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("COURSE_", "JPY_"))}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("COURSE_", "JPY_", "PYTHON"))}
         self.manager = KernelManager(
             kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json")
         )

@@ -42,7 +42,7 @@ INSTEAD = {
         "each rank calls itself",
     ),
 }
-TENSORFLOW = "TensorFlow sees no emulated GPUs: `make test-slow` runs it on the CPU, and nothing runs its GPU branch"
+TENSORFLOW = "TensorFlow sees no emulated GPUs: `make test-all` runs it on the CPU, and nothing runs its GPU branch"
 # Arguments where the notebook computes them, and for scripts that only a later cell launches; by lesson and file.
 ARGS: dict[str, list[list[str]]] = {
     "00/00_job": [[], ["--share-test"]],

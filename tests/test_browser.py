@@ -79,7 +79,7 @@ class Lab:
             "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         }
         self.claims = folder / "claims.jsonl"
-        home |= {"COURSE_CLAIMS_FILE": str(self.claims), "COURSE_VERDICTS": "tell"}  # other tests run at the same time
+        home |= {"COURSE_CLAIMS_FILE": str(self.claims)}
         env = (
             os.environ
             | descendants.env

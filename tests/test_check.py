@@ -57,13 +57,16 @@ def right_answers() -> list[ParameterSet]:
 
 
 def wrong_answers() -> list[ParameterSet]:
-    """All wrong answers. If several share a symptom, only the first runs outside the slow tests."""
-    seen: set[tuple[str, str]] = set()
+    """All wrong answers; outside the slow tests only the first of each exercise, and none that waits for a limit of
+    seconds."""
+    waits = ("endless", "hang", "deadlock")
+    seen: set[str] = set()
     params = []
     for wrong in WRONG:
-        kind = (wrong.exercise, wrong.symptom)
-        params.append(pytest.param(wrong, id=wrong.id, marks=slow(wrong.exercise, kind in seen)))
-        seen.add(kind)
+        later = wrong.exercise in seen or wrong.symptom in waits
+        params.append(pytest.param(wrong, id=wrong.id, marks=slow(wrong.exercise, later)))
+        if not later:
+            seen.add(wrong.exercise)
     return params
 
 

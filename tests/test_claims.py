@@ -56,8 +56,7 @@ def test_a_lesson_learns_whether_it_was_shown(holds, shown):
     assert claim("two ranks are faster", holds, why="why not") is shown
 
 
-def test_a_verdict_the_wrong_way_round_was_not_shown_either(monkeypatch):
-    monkeypatch.setenv("COURSE_VERDICTS", "tell")
+def test_a_verdict_the_wrong_way_round_was_not_shown_either():
     assert claim("two ranks are faster", Verdict("contradicted", "")) is False
 
 
@@ -187,11 +186,23 @@ def test_a_headline_that_is_never_shown_fails_on_request(claims_file, tmp_path, 
     assert list_claims.main(["--headlines-must-show", str(claims_file), str(second)]) == 0
 
 
-def test_a_machine_that_is_shared_tells_verdicts(claims_file, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ([], ""),
+        ([(0.1, 0.8)], ". No other program was in the way."),
+        ([(1.4, 0.0)], ". Other programs used 1.4 of 2 cores meanwhile"),
+    ],
+)
+def test_a_speed_that_comes_out_the_wrong_way_round_is_told_with_what_the_machine_did_meanwhile(
+    others, says, claims_file, monkeypatch, capsys
+):
     """What is true or false without a clock fails all the same."""
-    monkeypatch.setenv("COURSE_VERDICTS", "tell")
+    monkeypatch.setattr("course_utils.engines.other_work.recent", others)
+    monkeypatch.setattr("course_utils.claims.usable_cores", lambda: 2)
     claim("two are faster than one", Verdict("contradicted", "1.0 s against 2.0 s"))
-    assert capsys.readouterr().out == "✗ the wrong way round here: two are faster than one (1.0 s against 2.0 s)\n"
+    told = capsys.readouterr().out
+    assert told.startswith(f"✗ the wrong way round here: two are faster than one (1.0 s against 2.0 s{says}")
     assert entries(claims_file)[0]["status"] == "contradicted"
     with pytest.raises(ClaimError):
         claim("both hold the same gradient", False)

@@ -19,6 +19,31 @@ from test_launch_table import ALL_ENGINES, ENGINES, GROUP, ranks
 from course_utils.engines import Request, local
 from course_utils.sources import environment, module_file
 
+# --- what it imports -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ALL_ENGINES)
+def test_a_helper_that_was_edited_a_moment_ago_is_seen(kernel: Kernel, tmp_path: Path, engine: str) -> None:
+    """Python itself takes bytecode for fresh whose source has the same size and was changed in the same second."""
+    program, helper = tmp_path / "program.py", tmp_path / "edited.py"
+    program.write_text("import edited\nprint('got', edited.A)\n")
+    for value in (1, 2, 3):
+        helper.write_text(f"A = {value}\n")
+        os.utime(helper, (now := int(time.time()), now))  # all three in one second, or so it looks
+        cell = kernel.run(f"launch({str(program)!r}, 1, engine={engine!r})")
+        assert cell.error is None and f"got {value}" in cell.text, cell.text
+
+
+def test_bytecode_of_a_file_that_nobody_edits_is_kept(kernel: Kernel, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("import settled\nprint('got', settled.A)\n")
+    (tmp_path / "settled.py").write_text("A = 1\n")
+    os.utime(tmp_path / "settled.py", (time.time() - 60,) * 2)
+    for _ in range(2):
+        cell = kernel.run(f"launch({str(tmp_path / 'program.py')!r}, 1)")
+        assert cell.error is None and "got 1" in cell.text, cell.text
+    assert [path.name.partition(".")[0] for path in (tmp_path / "__pycache__").iterdir()] == ["settled"]
+
+
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 LEFT_OPEN = """import bz2, csv, gzip, io, json, os, zipfile

@@ -26,9 +26,8 @@ from course_utils.extras import EXTRAS, missing
 
 list_claims = load_tool("list_claims")
 CELL_TIMEOUT_S = 180
-# Whose core runs in `make test`, next to lesson 03 in the browser. All lessons run whole in `make test-slow`.
-SHORT = ("10",)
-CONVERTED = ("00", "01", "02", "03", "04")  # whose exercises end with a script of their own, which is run
+# Whose core runs in `make test`. All lessons run whole in `make test-all`.
+SHORT = ("04",)
 LONG = ("01", "04", "07", "11", "12")  # compile, train or start other frameworks
 LIMIT_S = {"notebooks": 75, "exercises": 75, "solutions": 20}  # on 2 idle cores
 SLACK = 4  # a busy or slow machine may take this many times as long before the test fails
@@ -43,7 +42,7 @@ def name(path: Path) -> str:
 
 def params(paths: list[Path], slow: Sequence[str] = ()) -> list[ParameterSet]:
     """All runs of a notebook share a folder under runs/, so they never run at once. Those of the lessons in `slow` run
-    in `make test-slow`."""
+    in `make test-all`."""
     marks = {p: [pytest.mark.xdist_group(p.stem), *([pytest.mark.slow] if p.name[:2] in slow else [])] for p in paths}
     return [pytest.param(p, id=name(p), marks=marks[p]) for p in paths]
 
@@ -175,16 +174,17 @@ def test_core_of_a_lesson_runs(
 ) -> None:
     """A copy in another folder, without the deeper sections. Other tests run at the same time, so who is faster is told
     and judged later, in the slow tests, from all runs together."""
-    outcome = run_notebook(core_of(path, tmp_path), tmp_path, descendants, {"COURSE_VERDICTS": "tell"})
+    outcome = run_notebook(core_of(path, tmp_path), tmp_path, descendants)
     show(request, path, outcome)
     check(path, outcome)
     assert outcome.claims, "a lesson without a claim checks nothing"
     add_claims(pytestconfig.cache, path, outcome.claims)
 
 
+@pytest.mark.slow
 @pytest.mark.notebooks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("path", params([p for p in NOTEBOOKS if p.parent.name == "exercises"], slow=CONVERTED))
+@pytest.mark.parametrize("path", params([p for p in NOTEBOOKS if p.parent.name == "exercises"]))
 def test_exercises_run_as_they_are_handed_out(
     path: Path, tmp_path: Path, descendants: Descendants, request: pytest.FixtureRequest
 ) -> None:
@@ -207,7 +207,7 @@ def test_claims_hold_when_the_machine_is_quiet(
     for _ in range(3):  # a neighbour on the same host may take a core for a minute
         if claims and not (list_claims.unshown_headlines(claims) or list_claims.contradicted(claims)):
             break
-        outcome = run_notebook(path, tmp_path, descendants, {"COURSE_VERDICTS": "tell"})
+        outcome = run_notebook(path, tmp_path, descendants)
         show(request, path, outcome)
         check(path, outcome)
         claims = add_claims(pytestconfig.cache, path, outcome.claims)

@@ -46,7 +46,7 @@ def make() -> None:
 def passes(name: str, *arguments: str) -> bool:
     """Run pytest there; its output is shown only if a test fails."""
     command = [str(PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "COURSE_VERDICTS": "tell"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     env["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # or that ipykernel's debugger warns at each start of a kernel
     if name.endswith(".ipynb"):
         env["COURSE_NOTEBOOK"] = name  # a run by a tool is nobody's progress

@@ -12,13 +12,15 @@ import faulthandler
 import io
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 import types
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import cache_from_source
 from typing import Any, NoReturn
 
 if __package__:
@@ -40,6 +42,8 @@ DUMP_SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else signal.SI
 # frames nobody may look at then.
 LOOK_SIGNAL = signal.SIGRTMIN + 13 if hasattr(signal, "SIGRTMIN") else None
 PR_SET_PDEATHSIG = 1
+YOUNG_S = 2.0  # bytecode written so soon after a change of its source may be of the text before
+_LIBRARIES = re.compile(r"[/\\](site|dist)-packages[/\\]")  # nobody edits these between two launches
 
 _now = time.time  # the real one: an emulated cluster gives the program a clock of its own
 _kept: list[Any] = []  # what must live as long as the process
@@ -86,10 +90,33 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     if package and package not in sys.path:
         sys.path.append(package)  # last, as an installed package would come
     sys.meta_path.insert(0, _BeforePyplot)
+    _distrust_young_bytecode()
     modules = len(sys.modules)
     code = _run_main(program, error_file, renew or (lambda: None))
     flight_record.write(record, ended=True)
     ending.end(code, place, modules)
+
+
+def _distrust_young_bytecode() -> None:
+    """Import from the source whatever was changed shortly before its bytecode was written.
+
+    Python takes bytecode for fresh if its source has the same size and was changed in the same *second*. Edit one
+    character of a helper and launch again at once: without this, ranks would run the helper as it was before.
+    """
+    stats_of = SourceFileLoader.path_stats
+
+    def path_stats(self: SourceFileLoader, path: Any) -> Any:
+        stats = stats_of(self, path)
+        if not _LIBRARIES.search(str(path)):
+            try:
+                written = min(os.stat(cache_from_source(path)).st_mtime, _now())
+            except (OSError, NotImplementedError):  # there is no bytecode yet
+                written = _now()
+            if written < stats["mtime"] + YOUNG_S:
+                raise OSError("too young to tell")  # Python then neither reads bytecode nor writes any
+        return stats
+
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign]
 
 
 class _BeforePyplot:

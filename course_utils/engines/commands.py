@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..clusters import Cluster
-from . import KEEP_MEMORY, RESTARTS, Request
+from . import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 from .placement import Placement
 
 PORT = 29500  # where nodes meet if you start them by hand
@@ -16,7 +16,7 @@ PORT = 29500  # where nodes meet if you start them by hand
 
 def standalone_command(request: Request, placement: Placement, max_restarts: int = 0) -> str:
     """The command that starts the ranks of a launch on this machine."""
-    changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY} if placement.device == "cpu" else {}
+    changed = {"CUDA_VISIBLE_DEVICES": "", **KEEP_MEMORY, **FORM_GROUPS_TOGETHER} if placement.device == "cpu" else {}
     changed |= RESTARTS if max_restarts else {}
     given = " ".join(f"{name}={value}" for name, value in {**changed, "OMP_NUM_THREADS": placement.threads}.items())
     restarts = f" --max-restarts={max_restarts}" if max_restarts else ""

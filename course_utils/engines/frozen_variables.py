@@ -15,7 +15,7 @@ FROZEN_PREFIXES = (
 # the warm server has imported it already.
 COMPILER_PREFIXES = ("TORCHDYNAMO", "TORCHINDUCTOR", "TORCH_COMPILE", "TORCH_DYNAMO", "CXX", "AOT", "INDUCTOR_")
 RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set again after a fork
-READ_LATE = ("TORCHINDUCTOR_CACHE_DIR",)  # torch looks each time it compiles
+READ_LATE = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_DIST_INIT_BARRIER")  # torch looks each time that it needs them
 
 
 def is_frozen(name: str) -> bool:

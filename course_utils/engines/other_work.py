@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
 STAT = Path("/proc/stat")
+recent: deque[tuple[float, float]] = deque(maxlen=8)  # of this process's last launches: cores of others, and free ones
 LEAST_S = 0.5  # the kernel counts in hundredths of a second, and a short peak says little
 
 
@@ -52,12 +55,30 @@ def others(before: Look | None, after: Look | None) -> tuple[float, float] | Non
     return max(0.0, theirs) / passed, max(0.0, free) / passed
 
 
+def matter(other_cores: float, free_cores: float, cores: int) -> bool:
+    """Whether other programs were in the way of a launch on `cores` cores: they took a fifth of them or more, and
+    hardly any was free."""
+    return other_cores >= 0.2 * cores and free_cores <= 0.15 * cores
+
+
 def warning(other_cores: float, free_cores: float, cores: int) -> str:
-    """What to say of a launch on `cores` cores; empty when others didn't matter. They do where they took a fifth of
-    them or more, and hardly any was free."""
-    if other_cores < 0.2 * cores or free_cores > 0.15 * cores:
+    """What to say of a launch on `cores` cores; empty when others didn't matter."""
+    if not matter(other_cores, free_cores, cores):
         return ""
     return (
         f"A busy machine: other programs used {min(other_cores, cores):.1f} of {cores} cores while this ran, so its"
         " times are too long. Close them, then run the cell again."
+    )
+
+
+def meanwhile(cores: int) -> str:
+    """What else this machine did during the last launches, as a sentence; empty if there's nothing to tell from."""
+    if not recent:
+        return ""
+    other_cores, free_cores = (statistics.median(column) for column in zip(*recent, strict=True))
+    if not matter(other_cores, free_cores, cores):
+        return "No other program was in the way."
+    return (
+        f"Other programs used {min(other_cores, cores):.1f} of {cores} cores meanwhile, which can turn a result round:"
+        " close them, then run the measurement again."
     )

@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from .. import KEEP_MEMORY, RESTARTS, Request
+from .. import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 from ..options import LaunchOptions
 from ..placement import Placement
 from ..torchrun import CHILD
@@ -44,7 +44,8 @@ def job_file(request: Request, placement: Placement, site: Site, options: Launch
         for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
         if site.interface
     }
-    usual = {**(KEEP_MEMORY if placement.device == "cpu" else {}), **(RESTARTS if options.max_restarts else {})}
+    usual = FORM_GROUPS_TOGETHER | (KEEP_MEMORY if placement.device == "cpu" else {})
+    usual |= RESTARTS if options.max_restarts else {}
     for name, value in {
         "COURSE_TIMEOUT_S": f"{request.timeout:g}",
         **placement.env,
