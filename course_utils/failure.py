@@ -64,15 +64,16 @@ class RankError(CourseError, RuntimeError):
         return f"{self.disagreement}\n{first}" if self.disagreement else first
 
 
-def explain(run: Run, times: dict[int, float], timeout: float) -> RankError:
-    """The error for a launch that failed. `times` says when we saw a rank end (rank -> seconds since the epoch)."""
+def explain(run: Run, times: dict[int, float], too_long: str) -> RankError:
+    """The error for a launch that failed. `times` says when we saw a rank end (rank -> seconds since the epoch),
+    `too_long` how it took too long, if it did."""
     stacks = {r.rank: where(r.stack, r.rank) for r in run.ranks if r.stack}
     stacks |= {r.rank: f"rank {r.rank} had finished its script" for r in run.ranks if r.ok and run.outcome == "timeout"}
     calls, ended = calls_of(run)
     # Of ranks that torchrun stops it says nothing, nor of those that had finished by then.
     finished = [r.rank for r in run.ranks if r.ok or (r.exitcode is None and not r.error and r.rank in ended)]
     if run.outcome == "timeout":
-        cause = f"the launch did not end within its timeout of {timeout:g} s"
+        cause = f"the launch {too_long}"
         waiting = [rank for rank, place in stacks.items() if re.search("waits in|is in backward", place)]
         return RankError(run, None, cause, "", stacks, disagreement(calls, finished) or ahead(calls, waiting))
     if run.outcome == "log limit":

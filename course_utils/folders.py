@@ -1,15 +1,19 @@
-"""Where things lie: the course's home, and the folder under runs/ that a notebook's launches share."""
+"""Where things lie: the course's home, what runs/ keeps of a notebook, and the folder of each kernel in it."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parent.parent  # of the course, where this package is used from one
@@ -51,13 +55,73 @@ def notebook_folder() -> Path:
     return folder
 
 
+def kernel_folder() -> Path:
+    """`runs/<notebook>/kernel-.../`, for this kernel's scripts and launches: two kernels of one notebook, such as two
+    browser tabs or nbval next to JupyterLab, don't overwrite each other's files. A kernel that is restarted keeps it.
+
+    `runs/<notebook>/latest` points to the newest.
+    """
+    folder = notebook_folder() / f"kernel-{_kernel_id()}"
+    if folder not in _held:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _held[folder] = _hold(folder)
+        _point(folder.parent / "latest", folder.name)
+        _remove_kernels(folder.parent)
+    return folder
+
+
+_held: dict[Path, int] = {}  # this kernel's folders -> a descriptor that keeps each locked while the kernel lives
+
+
+@cache
+def _kernel_id() -> str:
+    """Stays the same when a kernel is restarted, since Jupyter then keeps its connection file. Any other Python is one
+    of its kind."""
+    if "ipykernel" in sys.modules:
+        from ipykernel.connect import get_connection_file
+
+        with suppress(RuntimeError):  # imported, and not a kernel
+            return hashlib.sha256(os.fsencode(get_connection_file())).hexdigest()[:8]
+    return hashlib.sha256(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:8]
+
+
+def _hold(folder: Path) -> int:
+    """Lock a kernel's folder until this process ends. Returns -1 where it's locked already, or can't be."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return fd
+    except OSError:
+        os.close(fd)
+        return -1
+
+
+def _point(link: Path, name: str) -> None:
+    """Make `link` point to `name`, in one step. A file system without links goes without."""
+    new = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
+    with suppress(OSError):
+        new.symlink_to(name)
+        new.replace(link)
+
+
+def _remove_kernels(parent: Path) -> None:
+    """Remove the folders of kernels that have ended a day ago, and have no launch left."""
+    for folder in parent.glob("kernel-*"):
+        with suppress(OSError):
+            if any((folder / "launches").glob("*")) or time.time() - _changed(folder) < 86400:
+                continue
+            if folder not in _held and (fd := _hold(folder)) >= 0:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(fd)
+
+
 def save_script(source: str, name: str = "cell.py") -> Path:
-    """Save `source` with the notebook's other scripts, and return the copy that has a hash of the content in its name.
+    """Save `source` with the kernel's other scripts, and return the copy that has a hash of the content in its name.
 
     The copy never changes, so that a traceback keeps showing the lines that ran. With a name of your own (`model.py`)
     there's also a plain file of that name, which the scripts of later cells can import.
     """
-    folder = notebook_folder()
+    folder = kernel_folder()
     stem = name.removesuffix(".py")
     if not stem.isidentifier():
         raise ValueError(
@@ -85,8 +149,9 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def new_run_folder() -> Path:
-    """Make a new folder for one launch. Only the newest `KEEP` of this notebook are kept."""
-    parent = notebook_folder() / "launches"
+    """Make a new folder for one launch. Only the newest `KEEP` of this notebook are kept, whichever kernel's they
+    are."""
+    parent = kernel_folder() / "launches"
     parent.mkdir(mode=0o700, exist_ok=True)
     for attempt in range(10_000):
         folder = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{attempt}"
@@ -95,12 +160,12 @@ def new_run_folder() -> Path:
             break
         except FileExistsError:
             continue
-    for old in _by_age(parent.iterdir())[:-KEEP]:
+    for old in _by_age(notebook_folder().glob("kernel-*/launches/*"))[:-KEEP]:
         # run.json is written at the end, so a folder without it may belong to a launch that still runs. A detached job
         # may still run too.
         if _left(old) not in ("", "waiting", "running") or time.time() - _changed(old) > 7 * 86400:
             shutil.rmtree(old, ignore_errors=True)
-    for old in _by_age(notebook_folder().glob("*-????????.py"))[: -4 * KEEP]:
+    for old in _by_age(kernel_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)
     return folder
 

@@ -18,6 +18,7 @@ from .engines import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Requ
 from .engines.choice import Engine, engine_for
 from .engines.options import LaunchOptions
 from .engines.other_work import recent, warning
+from .engines.patience import Patience
 from .engines.placement import Placement
 from .failure import LaunchError, RankError, calls_of, explain, stopped
 from .folders import compiler_cache, new_run_folder
@@ -44,7 +45,7 @@ def launch(
     script: str | os.PathLike[str] | None = None,
     ranks: int | str = "auto",
     args: Sequence[object] = (),
-    timeout: float = 120,
+    timeout: float | Patience | None = None,
     engine: str = "auto",
     env: Mapping[str, str | None] | None = None,
     nodes: int = 1,
@@ -66,7 +67,8 @@ def launch(
     script         path of a complete torch.distributed program
     ranks          how many, over all nodes; "auto": one for each GPU if there are two or more, otherwise 2
     args           the program's command line; each value becomes a string
-    timeout        seconds that the ranks may run; then they are stopped, and you see where each of them stood
+    timeout        seconds that the ranks may run; then they are stopped, and you see where each of them stood. None:
+                   they're stopped when all have only waited for 120 s, or after 15 minutes
     engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", "slurm" (a job on a
                    cluster), or "auto": torchrun if `max_restarts` is set, otherwise what COURSE_ENGINE says, or local
     env            environment variables to set for the ranks; the value None removes one
@@ -169,7 +171,8 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     if run.ok and run.records and not options.quiet and (busy := busy_machine([run], machine)):
         print_lines(busy)
     if options.check and not run.ok:
-        raise explain(run, {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}, request.timeout)
+        times = {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}
+        raise explain(run, times, outcome.get("why") or f"did not end within its timeout of {request.timeout:g} s")
     return run
 
 
@@ -189,7 +192,8 @@ def _request(options: LaunchOptions, placement: Placement, env: dict[str, str], 
         env=env,
         cwd=cwd,
         folder=str(folder),
-        timeout=float(options.timeout),
+        timeout=options.seconds,
+        patience=options.patience,
         package_path=str(Path(__file__).resolve().parent.parent),
         kernel_pid=os.getpid(),
         module=options.module,

@@ -167,7 +167,11 @@ class Ranks(Magics):
     """Defaults for every `%%ranks` of this notebook; an option in the line overrides them. Checks of exercises have
     limits of their own."""
 
-    timeout = _Seconds(DEFAULTS["timeout"], help="seconds that the ranks may run, as --timeout").tag(config=True)
+    timeout = _Seconds(
+        DEFAULTS["timeout"],
+        allow_none=True,
+        help="seconds that the ranks may run, as --timeout; None until they only wait for each other",
+    ).tag(config=True)
     device = Enum(DEVICES, DEFAULTS["device"], help="what ranks compute on, as --device").tag(config=True)
     engine = Enum(ENGINES, DEFAULTS["engine"], help="what starts the ranks, as --engine").tag(config=True)
     threads = _Count(

@@ -15,7 +15,7 @@ from .extras import EXTRAS
 from .failure import LaunchError
 
 # For what the line doesn't say; `%config Ranks.timeout = 300` changes one for a notebook.
-DEFAULTS: Mapping[str, Any] = {"timeout": 120.0, "device": "auto", "engine": "auto", "threads": None}
+DEFAULTS: Mapping[str, Any] = {"timeout": None, "device": "auto", "engine": "auto", "threads": None}
 WIDTH = 92  # of the page of help: JupyterLab's pager is narrower than a window
 
 _ABOUT = """Run the cell, a complete torch.distributed program, on several ranks, as torchrun would.
@@ -202,7 +202,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="the variable that gets the Run, even of a failed launch (with --no-launch, the path of the file)",
     )
-    result.add_argument("--timeout", type=float, metavar="S", help="stop the ranks after S seconds; default 120")
+    result.add_argument(
+        "--timeout",
+        type=float,
+        metavar="S",
+        help="stop the ranks after S seconds; default: when all only wait for 120 s, or after 15 minutes",
+    )
     result.add_argument("--quiet", action="store_true", help="show nothing while the ranks run")
     result.add_argument(
         "--expect-error",

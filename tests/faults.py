@@ -185,11 +185,14 @@ def _launch(script: Path, fault: Fault, args: list[Any], limit: float) -> tuple[
 
 def _interrupt_when_hanging(marked: Callable[[], list[psutil.Process]], stop: threading.Event, times: int) -> None:
     """Press Ctrl-C, once or twice, when the victim says that it hangs."""
-    from course_utils.folders import notebook_folder
+    from course_utils.folders import kernel_folder
 
-    launches = notebook_folder() / "launches"
+    launches = kernel_folder() / "launches"
     while not stop.wait(0.02):
-        newest = max(launches.glob("*"), key=lambda p: p.stat().st_mtime_ns)
+        try:
+            newest = max(launches.glob("*"), key=lambda p: p.stat().st_mtime_ns)
+        except (FileNotFoundError, ValueError):  # an old one was removed just now, or there is none yet
+            continue
         if any("hangs" in log.read_text() for log in newest.glob("rank*.log") if not (newest / "run.json").exists()):
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)

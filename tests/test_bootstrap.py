@@ -38,13 +38,28 @@ PAGE = """<html><body>
         ("darwin", "arm64", "", "uv-0.13.8-py3-none-macosx_11_0_arm64.whl", ""),
     ],
 )
-def test_the_newest_released_wheel_for_this_machine(
+def test_the_wheel_for_this_machine(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str, libc: str, wheel: str, digest: str
 ) -> None:
+    """Of the version that we want, and otherwise the newest that was released."""
+    monkeypatch.setattr(bootstrap, "UV", "0.12.0")
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: (libc, "2.36"))
     assert bootstrap.pick_wheel(PAGE, "https://host/simple/uv/") == (f"https://host/packages/{wheel}", digest)
+    if (system, libc) == ("linux", "glibc") and machine == "x86_64":
+        monkeypatch.setattr(bootstrap, "UV", "0.9.10")
+        assert bootstrap.pick_wheel(PAGE, "https://host/simple/uv/")[1] == "aaa"
+
+
+def test_what_downloads_is_tried_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tries = tmp_path / "tries"
+    tries.touch()
+    for needed, works in ((1, True), (2, True), (3, False)):
+        tries.write_text("")
+        command = ["sh", "-c", f'echo >> "{tries}"; [ "$(wc -l < "{tries}")" -ge {needed} ]']
+        assert bootstrap.works_at_last(command) is works
+    assert capsys.readouterr().out.count("trying once more") == 2
 
 
 def test_no_wheel_for_this_machine_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -548,7 +548,7 @@ def test_only_the_newest_launches_are_kept(kernel: Kernel) -> None:
     )
     got = kernel.run(f"runs = [launch('nothing.py', 1, quiet=True) for _ in range({KEEP + 5})]", 200)
     assert got.error is None, got.error
-    kept = {str(path): path for path in (kernel.folder / "runs" / "lesson" / "launches").iterdir()}
+    kept = {str(path): path for path in (kernel.folder / "runs" / "lesson" / "latest" / "launches").resolve().iterdir()}
     busy = kept[kernel.ask("busy.path")]
     # One without its result may still be running; other tests of this kernel may have left such ones, by ending what
     # watched over a launch.

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,11 +39,18 @@ def name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-def params(paths: list[Path], slow: Sequence[str] = ()) -> list[ParameterSet]:
-    """All runs of a notebook share a folder under runs/, so they never run at once. Those of the lessons in `slow` run
-    in `make test-all`."""
-    marks = {p: [pytest.mark.xdist_group(p.stem), *([pytest.mark.slow] if p.name[:2] in slow else [])] for p in paths}
-    return [pytest.param(p, id=name(p), marks=marks[p]) for p in paths]
+def params(paths: list[Path]) -> list[ParameterSet]:
+    return [pytest.param(path, id=name(path)) for path in paths]
+
+
+def home_in(folder: Path) -> Path:
+    """A course's home of its own, so that nothing of this run meets another one's. Drawn images are shared."""
+    home, drawn = folder / "home", ROOT / "data" / "cache"
+    (home / "data").mkdir(parents=True, exist_ok=True)
+    drawn.mkdir(exist_ok=True)
+    if not (home / "data" / "cache").exists():
+        (home / "data" / "cache").symlink_to(drawn)
+    return home
 
 
 @dataclass
@@ -84,7 +90,7 @@ def run_notebook(
     env = (
         os.environ
         | descendants.env
-        | {"COURSE_CLAIMS_FILE": str(claims), "COURSE_NOTEBOOK": path.name}
+        | {"COURSE_CLAIMS_FILE": str(claims), "COURSE_NOTEBOOK": path.name, "COURSE_HOME": str(home_in(folder))}
         | (extra_env or {})
     )
     env.pop("PYTEST_ADDOPTS", None)

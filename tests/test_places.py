@@ -32,7 +32,7 @@ def test_vs_code_may_start_the_kernel_anywhere(tmp_path: Path, where: Path) -> N
         assert cell.error is None and "rank 1 | hello from __main__" in cell.text, cell
     finally:
         kernel.close()
-    assert list((tmp_path / "runs" / LESSON / "launches").iterdir())
+    assert list((tmp_path / "runs" / LESSON / "latest" / "launches").iterdir())
     records = [json.loads(line) for line in (tmp_path / "runs" / "progress.jsonl").read_text().splitlines()]
     assert [record["notebook"] for record in records] == [LESSON] * 2
 

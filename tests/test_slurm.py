@@ -198,7 +198,7 @@ def test_an_interrupt_cancels_the_job(home: Path) -> None:
         pressed.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGINT)
 
-    folder = home / "runs" / "lesson" / "launches"
+    folder = home / "runs" / "lesson" / "latest" / "launches"
     when(lambda: len(list(folder.glob("*/rank*.pid"))) == 2, press)
     with pytest.raises(KeyboardInterrupt) as raised:
         on_two_nodes(home, "import time\ntime.sleep(600)\n")
@@ -315,7 +315,7 @@ def warn(home: Path) -> None:
 
 
 def after_three_steps(home: Path, act: Any, apart: str = "") -> threading.Thread:
-    logs = home / "runs" / "lesson" / "launches"
+    logs = home / "runs" / "lesson" / "latest" / "launches"
     return when(
         lambda: any(len(p.read_text().splitlines()) >= 3 for p in logs.glob("*/rank0.jsonl") if str(p.parent) != apart),
         act,

@@ -33,6 +33,7 @@ VENV_PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "course.json"
 OWN_UV = ROOT / ".uv"
 ORDINARY_INDEX = "https://pypi.org/simple"
+UV = "0.13.9"  # the version that is fetched where there is no uv, and that wrote uv.lock
 PYTHONS = ("3.12", "3.13", "3.11")  # what the course runs on, the first choice first
 
 # GB that the environment needs, to download and on disk: with CUDA (the ordinary build on Linux), and without.
@@ -55,6 +56,14 @@ def works(*command: str) -> bool:
         return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
+
+
+def works_at_last(command: list[str], **how: object) -> bool:
+    """Whether a command that downloads works; it gets a second try, since the network may have failed for a moment."""
+    if subprocess.run(command, **how).returncode == 0:  # type: ignore[call-overload]
+        return True
+    say("that did not work; trying once more")
+    return subprocess.run(command, **how).returncode == 0  # type: ignore[call-overload]
 
 
 # ------------------------------------------------------------------------------------------------- uv
@@ -89,9 +98,9 @@ def _install_uv_by_pip() -> bool:
         "--disable-pip-version-check",
         "--target",
         str(OWN_UV),
-        "uv",
+        f"uv=={UV}",
     ]
-    return subprocess.run(command, stdin=subprocess.DEVNULL).returncode == 0
+    return works_at_last(command, stdin=subprocess.DEVNULL)
 
 
 def _install_uv_by_hand() -> None:
@@ -119,8 +128,14 @@ def _install_uv_by_hand() -> None:
 
 def _get(url: str) -> bytes:
     request = urllib.request.Request(url, headers={"Accept": "text/html", "User-Agent": "course-bootstrap"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return answer.read()
+    for last in (False, True):
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.read()
+        except urllib.error.URLError:
+            if last:
+                raise
+    raise AssertionError
 
 
 def package_index() -> str:
@@ -161,26 +176,27 @@ class _Links(html.parser.HTMLParser):
 
 
 def pick_wheel(page: str, base: str) -> tuple[str, str]:
-    """The address and sha256 of the newest released wheel of uv for this machine, from an index page (PEP 503)."""
+    """The address and sha256 of uv's wheel for this machine, from an index page (PEP 503): of the version that we want,
+    or of the newest where the index doesn't have that."""
     links = _Links()
     links.feed(page)
     machine = {"amd64": "x86_64", "arm64": "arm64" if sys.platform == "darwin" else "aarch64"}.get(
         platform.machine().lower(), platform.machine().lower()
     )
     system = "macosx" if sys.platform == "darwin" else "manylinux" if platform.libc_ver()[0] else "musllinux"
-    newest: tuple[tuple[int, ...], str, str] | None = None
+    best: tuple[tuple[bool, tuple[int, ...]], str, str] | None = None
     for link in links.found:
         address, _, fragment = urllib.parse.urljoin(base, link).partition("#")
         match = re.fullmatch(r"uv-(\d+(?:\.\d+)*)-py3-none-(\S+)\.whl", urllib.parse.unquote(address.rsplit("/", 1)[1]))
         if not match or system not in match.group(2) or not match.group(2).endswith(machine):
             continue
-        version = tuple(int(part) for part in match.group(1).split("."))
-        if newest is None or version > newest[0]:
-            newest = version, address, fragment.partition("sha256=")[2]
-    if newest is None:
+        version = match.group(1) == UV, tuple(int(part) for part in match.group(1).split("."))
+        if best is None or version > best[0]:
+            best = version, address, fragment.partition("sha256=")[2]
+    if best is None:
         stop(f"{base} has no uv for {system} on {machine}. Use the pip or conda lines of the README.")
         raise AssertionError
-    return newest[1], newest[2]
+    return best[1], best[2]
 
 
 # ------------------------------------------------------------------------------------------------- python
@@ -223,7 +239,7 @@ def choose_python(uv: str) -> str:
         if headers:
             return python
     say(f"no Python {', '.join(sorted(PYTHONS))} with its C headers found: uv fetches one (about 35 MB)")
-    if subprocess.run([uv, "python", "install", PYTHONS[0]]).returncode == 0:
+    if works_at_last([uv, "python", "install", PYTHONS[0]]):
         return PYTHONS[0]
     if fit:
         python = next(iter(fit))
@@ -324,7 +340,8 @@ def sync(uv: str, state: dict[str, str]) -> None:
         for name in torch_packages():
             command += ["--no-install-package", name]
     env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
-    if subprocess.run(command, cwd=str(ROOT), env=env).returncode:
+    env["UV_COMPILE_BYTECODE"] = "1"  # now, and not in the first cell
+    if not works_at_last(command, cwd=str(ROOT), env=env):
         stop(
             "uv could not install the packages (its message is above). Check the network and the free disk space, then"
             " run the same command again."
@@ -333,7 +350,7 @@ def sync(uv: str, state: dict[str, str]) -> None:
         project = (ROOT / "pyproject.toml").read_text()
         requirements = re.findall(r'"((?:torch|torchvision)[<>=!~][^"]*)"', project)
         command = [uv, "pip", "install", "--python", str(VENV_PYTHON), f"--torch-backend={torch}"] + requirements
-        if subprocess.run(command, cwd=str(ROOT), env=env).returncode:
+        if not works_at_last(command, cwd=str(ROOT), env=env):
             stop(f"uv could not install PyTorch for TORCH={torch} (its message is above).")
     STAMP.write_text(json.dumps(state))
 

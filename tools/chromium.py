@@ -27,8 +27,11 @@ def install() -> str | None:
     root = hasattr(os, "geteuid") and os.geteuid() == 0
     if root and shutil.which("apt-get") and "ID=debian" in _os_release():
         print("[course] installing chromium for the browser test (apt-get)", flush=True)
-        _run(["apt-get", "update", "-qq"])
-        _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"])
+        wanted = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+        for _ in range(2):
+            _run(["apt-get", "update", "-qq"])
+            if _run(wanted):
+                break
     if find() is None:
         print("[course] fetching a chromium for the browser test (about 180 MB)", flush=True)
         _run([sys.executable, "-m", "playwright", "install", *(["--with-deps"] if root else []), "chromium"])
@@ -68,4 +71,8 @@ def _run(command: list[str], quiet: bool = False) -> bool:
 
 if __name__ == "__main__":
     if not (find() or install()):
-        print("[course] no chromium here and none could be installed: the browser test will be skipped", flush=True)
+        print(
+            "[course] no chromium here, and none could be installed: tests in a browser are skipped, and fail in CI."
+            " Cure: `apt install chromium`, or any Chrome or Chromium on PATH",
+            flush=True,
+        )

@@ -15,6 +15,8 @@ import struct
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .patience import Patience
+
 # glibc gives the memory of every large tensor back to the system, and asks for it again in the next step. On a CPU the
 # page faults cost a third of a step, and ranks on one machine slow each other down with them. PyTorch's tuning guide
 # suggests another allocator for the same reason.
@@ -38,11 +40,12 @@ class Request:
     env: dict[str, str]
     cwd: str
     folder: str
-    timeout: float
+    timeout: float  # seconds, for an engine that can't watch its ranks
     package_path: str
     kernel_pid: int
     launcher: list[str] = field(default_factory=list)  # a torchrun to execute, which starts the ranks instead of us
     module: str = ""  # run it as `python -m` does; `script` is then its file
+    patience: Patience = Patience()  # of a supervisor that watches its ranks
     agent_store: bool = True  # the launch serves the rendezvous store, as torchrun does; otherwise rank 0 does
 
     @property
@@ -52,6 +55,11 @@ class Request:
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Request:
+        """The request that `to_json` has written."""
+        return cls(**told | {"patience": Patience(**told["patience"])})
 
 
 class LaunchLost(Exception):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .patience import USUAL, Patience
+
 ENGINES = ("auto", "local", "cold", "torchrun", "slurm")
 
 
@@ -22,7 +24,7 @@ class LaunchOptions:
     script: Path
     ranks: int | str = "auto"
     args: Sequence[object] = ()
-    timeout: float = 120
+    timeout: float | Patience | None = None
     engine: str = "auto"
     env: Mapping[str, str | None] | None = None
     nodes: int = 1
@@ -49,7 +51,9 @@ class LaunchOptions:
             raise ValueError(f"env must be a dict of names and values, as in {{'NCCL_DEBUG': 'INFO'}}; got {env!r}")
         if self.engine not in ENGINES:
             raise ValueError(f"unknown engine {self.engine!r}; choose {', '.join(ENGINES)}")
-        if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0:
+        if not isinstance(timeout, Patience | None) and (
+            not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0
+        ):
             raise ValueError(f"timeout must be a number of seconds above 0; got {timeout!r}")
         if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
             raise ValueError(f"nodes must be a whole number above 0; got {nodes!r}")
@@ -62,3 +66,15 @@ class LaunchOptions:
             raise ValueError(f"our own launcher emulates GPUs, on this machine: leave out {asked}")
         if self.cluster and self.device != "auto":
             raise ValueError(f"a cluster says what the ranks compute on: leave out device={self.device!r}")
+
+    @property
+    def patience(self) -> Patience:
+        """What `timeout` means."""
+        if isinstance(self.timeout, Patience):
+            return self.timeout
+        return USUAL if self.timeout is None else Patience(total_s=float(self.timeout))
+
+    @property
+    def seconds(self) -> float:
+        """`timeout` for ranks that we can't watch, on other machines."""
+        return min(self.patience.idle_s, self.patience.total_s)

@@ -172,7 +172,7 @@ class Server:
                 sys.path.append(asked["package_path"])
                 send_message(conn, json.dumps(completion.answer(asked)).encode())
                 return
-            request = Request(**asked)
+            request = Request.of(asked)
             send_message(conn, b"begun")
             supervise(conn, request, kernel_fd, renew_process)
         finally:

@@ -28,8 +28,9 @@ if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
 from course_utils.engines import LaunchLost, Request, child, other_work, readable, receive_message, send_message, store  # noqa: E402
-from course_utils.engines.cleanup import adopt_orphans, kill_descendants  # noqa: E402
+from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants  # noqa: E402
 from course_utils.engines.kernel import kernel_ended, watch_kernel  # noqa: E402
+from course_utils.engines.patience import Watch  # noqa: E402
 from course_utils.engines.shm import SharedMemory  # noqa: E402
 from course_utils.engines.termination import EXIT_GRACE_S, FAIL_GRACE_S, Termination  # noqa: E402
 
@@ -84,7 +85,7 @@ class Supervisor:
         self.status: dict[int, tuple[int, float]] = {}  # rank -> wait status, and when we saw it
         self.shared = SharedMemory()
         self.store: object = None  # where the ranks meet
-        self.why_not_started = ""
+        self.why = ""  # it could not be started, or took too long
         self.end = Termination(request, self.running, self.status, self.shared)
 
     def run(self) -> None:
@@ -97,9 +98,9 @@ class Supervisor:
                 self._start(tmp)
             except OSError as error:  # no memory for another process, no room for a file, too large an environment
                 self.end.cause = "not started"
-                self.why_not_started = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+                self.why = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             else:
-                self.timeout_at = time.monotonic() + self.request.timeout
+                self.patience = Watch(self.request.patience, self.folder, time.monotonic())
                 self._watch()
         finally:
             wall_s = time.perf_counter() - begin
@@ -110,7 +111,7 @@ class Supervisor:
         ranks = {str(r): {**_exit_of(s), "time": t} for r, (s, t) in self.status.items()}
         others = other_work.others(before, other_work.look())
         outcome = {
-            "cause": self.end.cause, "why": self.why_not_started, "wall_s": wall_s, "ranks": ranks, "others": others,
+            "cause": self.end.cause, "why": self.why, "wall_s": wall_s, "ranks": ranks, "others": others,
         }  # fmt: skip
         try:
             send_message(self.conn, json.dumps(outcome).encode())
@@ -225,7 +226,7 @@ class Supervisor:
             selector.register(self.kernel_fd, selectors.EVENT_READ, self._kernel_gone)
         while self.running:
             now = time.monotonic()
-            due = min(self.end.due, self.timeout_at if self.end.step == "not yet" else float("inf"), now + 0.5)
+            due = min(self.end.due, self.patience.due if self.end.step == "not yet" else float("inf"), now + 0.5)
             for key, _ in selector.select(max(0.0, due - now)):
                 if key.data() is False:
                     selector.unregister(key.fileobj)
@@ -264,7 +265,8 @@ class Supervisor:
 
     def _advance(self, now: float) -> None:
         if self.end.step == "not yet":
-            if now >= self.timeout_at:
+            if why := self.patience.say(now, self.running.values(), descendants()):
+                self.why = why
                 self.end.begin("timeout")
             elif self.kernel_fd is None and kernel_ended(self.request.kernel_pid):
                 self.end.begin("abandoned")
@@ -309,7 +311,7 @@ def main() -> None:
     conn = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(conn.fileno(), False)
     try:
-        request = Request(**json.loads(receive_message(conn)))
+        request = Request.of(json.loads(receive_message(conn)))
     except LaunchLost:
         return
     supervise(conn, request, watch_kernel(request.kernel_pid), renew=None)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import linecache
 import math
-import os
 import re
 import secrets
 import tempfile
@@ -16,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.engines import KEEP_MEMORY
-from course_utils.engines.local import server
+from course_utils.engines.patience import Patience
 from course_utils.failure import RankError
 from course_utils.launcher import launch
 from course_utils.results import RankResult
 from course_utils.run import Run
 
-TIMEOUT_S = 45  # ends an endless loop; a rank that waits for another is found long before
-COLD_S = 135  # more, where every rank imports torch itself: on a slow machine that alone may take longer than an answer
+# Not a clock, which could not tell a deadlock from a busy machine: what ends an answer is that all ranks wait, or that
+# one has used a processor for long. It counts from when the last rank has come to the answer.
+PATIENCE = Patience(idle_s=6, work_s=45, total_s=1800, once_begun=True)
 PRINTED_LINES = 40  # how much we show of what an answer prints, on each rank
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
 # What gloo says on a rank that waits for another one that is gone or never comes.
@@ -132,15 +131,15 @@ class Answer:
         """
         marker = secrets.token_hex(8)
         arguments = [self.lesson, task, self.path, marker, json.dumps(given)]
-        _, cold = server.why_cold({**KEEP_MEMORY, **os.environ}, str(PROGRAM.parent), 0)
-        limit = TIMEOUT_S + (COLD_S if cold else 0)
         try:
-            run = launch(PROGRAM, ranks, arguments, timeout=limit, device="cpu", threads=1, engine="local", quiet=True)
+            run = launch(
+                PROGRAM, ranks, arguments, timeout=PATIENCE, device="cpu", threads=1, engine="local", quiet=True
+            )
         except RankError as error:
             _show_printed(error.run)
             _raise_problem(error.run)
             _raise_early(error.run, marker)
-            raise (_difference(error, self.path, said or {}, limit) or error) from None
+            raise (_difference(error, self.path, said or {}) or error) from None
         _show_printed(run)
         _raise_problem(run)
         _raise_early(run, marker)
@@ -246,8 +245,8 @@ def _show_printed(run: Run) -> None:
             print(f"rank {result.rank} | ... {len(lines) - PRINTED_LINES} more lines")
 
 
-def _difference(error: RankError, answer: Path, said: Mapping[str, str], limit: float) -> Difference | None:
-    """What the student's code did to make a launch of at most `limit` seconds fail; None if it wasn't their code."""
+def _difference(error: RankError, answer: Path, said: Mapping[str, str]) -> Difference | None:
+    """What the student's code did to make a launch fail; None if it wasn't their code."""
     run = error.run
     # If a framework raises after it called the student's code, the traceback has none of their lines. `said` knows
     # such messages.
@@ -279,14 +278,21 @@ def _difference(error: RankError, answer: Path, said: Mapping[str, str], limit: 
     if run.outcome != "timeout" and signals and not any(r.error for r in run.ranks):
         who = "The program" if run.world_size == 1 else f"Rank {signals[0].rank}"
         return Difference("killed", f"{who} was killed by {signals[0].signal}.", "a program that runs to its end")
-    if run.outcome == "timeout":  # a rank that waits for another is found long before
-        stood = [_stood(r, answer) for r in run.ranks if str(answer) in (r.stack or "")]
+    inside = [r for r in run.ranks if str(answer) in (r.stack or "")]
+    waited = run.outcome == "timeout" and "only waited" in error.cause
+    if run.outcome == "timeout" and not waited:
         return (
-            Difference("endless", f"Your code was still running after {limit} s.", "code that finishes", stood)
-            if stood
+            Difference(
+                "endless",
+                f"Your code was still running after {PATIENCE.work_s:g} s of processor time.",
+                "code that finishes",
+                [_stood(r, answer) for r in inside],
+            )
+            if inside
             else None
         )
-    if any(r.error and _ALONE.search(r.error["message"]) and _lines(r, answer) for r in run.ranks):
+    cut_off = any(r.error and _ALONE.search(r.error["message"]) and _lines(r, answer) for r in run.ranks)
+    if cut_off or waited and inside:
         during = next((d for r in run.ranks if not _returned(r) and (d := _doing(r))), "")
         return Difference(
             "hang",

@@ -28,13 +28,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from course_utils.engines import patience
 from course_utils.rank import report
 
-# A collective that waits this long counts as a hang. After a cold start a rank has imported torch itself, which its
-# processor time shows. It imports more in its first steps, and on a busy machine the others wait seconds for that.
-HANG_S = 5 if time.process_time() < 0.5 else 20
+# For collectives, and for ranks that wait for each other's files. It only catches what the launch doesn't: that ends
+# when no rank uses a processor any more (`judging.PATIENCE`), since a clock can't tell a deadlock from a busy machine.
+WAIT_S = 900
 GONE_S = 2.0  # a rank that's gone for this long hasn't failed: the launch would have been ended
-MEET_S = 60  # ranks may import at very different speeds on a busy machine
 RANK = int(os.environ.get("RANK", 0))
 RANKS = int(os.environ.get("WORLD_SIZE", 1))
 
@@ -99,6 +99,7 @@ def load(path: str) -> ModuleType:
 
     module.__dict__["print"] = printed
     seed_differently()
+    patience.begin()
     with _kept_alive("the cell"):
         spec.loader.exec_module(module)
     return module
@@ -297,15 +298,14 @@ _meetings = 0
 
 
 def watch_groups() -> None:
-    """Have a process group that the student's file forms behave as those that `world` forms: it gives up a wait in
-    seconds, and its ranks meet when all have joined. Call it before the file is loaded, which may import
-    `init_process_group` by name."""
+    """Have a process group that the student's file forms behave as those that `world` forms: its ranks meet when all
+    have joined. Call it before the file is loaded, which may import `init_process_group` by name."""
     form, formed = dist.init_process_group, 0
 
     def forms(*args: Any, **kwargs: Any) -> None:
         nonlocal formed
         if len(args) < 3:  # the third is the timeout
-            kwargs["timeout"] = timedelta(seconds=HANG_S)
+            kwargs["timeout"] = timedelta(seconds=WAIT_S)
         form(*args, **kwargs)
         formed += 1
         if dist.get_world_size() == RANKS:
@@ -328,13 +328,13 @@ def _await(what: str, size: int) -> None:
 
 
 def wait_for(*paths: Path) -> None:
-    """Wait until all files are there. Raises TimeoutError after `MEET_S`."""
-    deadline, gone_since = time.monotonic() + MEET_S, 0.0
+    """Wait until all files are there. Raises TimeoutError after `WAIT_S`."""
+    deadline, gone_since = time.monotonic() + WAIT_S, 0.0
     while not all(path.exists() for path in paths):
         now = time.monotonic()
         if now > deadline:
             raise TimeoutError(
-                f"rank {RANK} waited {MEET_S} s for {', '.join(p.name for p in paths if not p.exists())}"
+                f"rank {RANK} waited {WAIT_S} s for {', '.join(p.name for p in paths if not p.exists())}"
             )
         gone = [rank for rank in range(RANKS) if not _alive(rank)]
         gone_since = (gone_since or now) if gone else 0.0
@@ -361,10 +361,9 @@ _store: Any = None
 def world(size: int) -> Iterator[bool]:
     """A process group of the first `size` ranks; yields False on the others. All ranks enter it.
 
-    The ranks meet first, so that a slow import isn't taken for a hang: from then on a collective may wait `HANG_S`.
-    They meet again when all have joined. Gloo lets a rank go on as soon as its own connections stand; if it then calls
-    nothing and leaves, a slower rank finds them closed while it's still joining ("connectFullMesh failed ... Connection
-    closed by peer").
+    The ranks meet first, since imports take some longer than others. They meet again when all have joined. Gloo lets a
+    rank go on as soon as its own connections stand; if it then calls nothing and leaves, a slower rank finds them
+    closed while it's still joining ("connectFullMesh failed ... Connection closed by peer").
     """
     global _store
     meet()
@@ -375,7 +374,7 @@ def world(size: int) -> Iterator[bool]:
         _store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     os.environ["WORLD_SIZE"] = os.environ["LOCAL_WORLD_SIZE"] = str(size)
     prefixed = dist.PrefixStore(f"check{_meetings}", _store)
-    dist.init_process_group("gloo", store=prefixed, rank=RANK, world_size=size, timeout=timedelta(seconds=HANG_S))
+    dist.init_process_group("gloo", store=prefixed, rank=RANK, world_size=size, timeout=timedelta(seconds=WAIT_S))
     _await(f"joined{_meetings}", size)
     seed_differently()
     yield True

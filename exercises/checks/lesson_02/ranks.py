@@ -19,7 +19,7 @@ from .. import rank_side
 from ..rank_side import RANK
 from .cases import LENGTHS, Sentence, sample_of, sentences, stream_cases
 
-HANG_S = 8  # after so long without a batch, a worker counts as hanging
+HANG_S = 30  # after so long without a batch, a worker counts as hanging
 MOST_BATCHES = 500
 
 

@@ -111,7 +111,7 @@ def _begin() -> None:
 
 
 def _group(ranks: int) -> Any:
-    return dist.new_group(list(range(ranks)), timeout=timedelta(seconds=rank_side.MEET_S))
+    return dist.new_group(list(range(ranks)), timeout=timedelta(seconds=rank_side.WAIT_S))
 
 
 def run(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:

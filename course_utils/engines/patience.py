@@ -1,0 +1,113 @@
+"""When to give up on ranks. A clock of seconds can't tell slow from stuck, so this looks at what their processes do.
+
+Stuck means that every rank waits: none has used a processor for a while, and none is about to. A rank that computes
+isn't stuck, however many other programs slow it down: what counts for it is processor time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+IDLE_CORES = 0.05  # used by ranks that only wait, per rank: to look at a file or a clock again and again
+LOOK_S = 1.0  # we don't look more often, unless idle ranks are ended within seconds
+IMPORTING_S = 60.0  # while a rank that others wait for hasn't begun; the disk that it imports from may be slow
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """What ends a launch that takes too long.
+
+    `idle_s` is for how many seconds all ranks may wait at once, `work_s` how many seconds of a processor one rank may
+    use, and `total_s` how many seconds may pass at most. With `once_begun` the first two count from when each rank has
+    called `begin`.
+    """
+
+    idle_s: float = math.inf
+    work_s: float = math.inf
+    total_s: float = math.inf
+    once_begun: bool = False
+
+
+# Of a launch for which nobody said how long it may take. Threads are many on large machines, so work is not counted.
+USUAL = Patience(idle_s=120, total_s=900)
+
+
+def begin() -> None:
+    """On a rank: what others wait for begins here. Before, it has only imported."""
+    Path(os.environ["COURSE_RUN_DIR"], f"rank{os.environ['RANK']}.begun").touch()
+
+
+class Watch:
+    """Looks at the processes of one launch. `say` is the reason to end it, once there is one."""
+
+    def __init__(self, patience: Patience, folder: Path, now: float):
+        self.patience, self.folder = patience, folder
+        self.began = self.looked = now
+        self.all_begun = not patience.once_begun
+        self.every = min(LOOK_S, patience.idle_s / 10)
+        self.idle_s = 0.0
+        self.used: dict[int, float] = {}  # pid -> seconds of a processor at the last look
+        self.before: dict[int, float] = {}  # pid -> the same, when the last rank had begun
+
+    @property
+    def due(self) -> float:
+        """When the time is over at the latest, on the clock of `now`."""
+        return self.began + self.patience.total_s
+
+    def say(self, now: float, ranks: Iterable[int], processes: Iterable[int]) -> str:
+        """Why the launch has to end, or "". `ranks` are those that still run, `processes` the pids of all that the
+        launch has started."""
+        limits, passed = self.patience, now - self.looked
+        if now >= self.due:
+            return f"did not end within its timeout of {limits.total_s:g} s"
+        if passed < self.every or limits.idle_s == limits.work_s == math.inf or sys.platform != "linux":
+            return ""
+        self.looked = now
+        pids = list(processes)
+        used = {pid: seconds for pid in pids if (seconds := _processor_seconds(pid)) is not None}
+        if not self.all_begun and all((self.folder / f"rank{rank}.begun").exists() for rank in ranks):
+            self.all_begun, self.before, self.idle_s = True, used, 0.0
+        work = max((used[pid] - self.before.get(pid, 0.0) for pid in used), default=0.0)
+        if work > limits.work_s and self.all_begun:
+            return f"was still running after {limits.work_s:g} s of processor time"
+        spent = sum(seconds - self.used.get(pid, 0.0) for pid, seconds in used.items())
+        self.used = used
+        if spent > IDLE_CORES * max(2, len(pids)) * passed or any(_wants_a_core(pid) for pid in pids):
+            self.idle_s = max(0.0, self.idle_s - 2 * passed)  # a single look may hit a rank that looks at a clock
+        else:
+            self.idle_s += passed
+        if self.idle_s > (limits.idle_s if self.all_begun else max(limits.idle_s, IMPORTING_S)):
+            return f"had only waited for {self.idle_s:.0f} s: none of its ranks used a processor"
+        return ""
+
+
+def _processor_seconds(pid: int) -> float | None:
+    """Of a process, with its threads and the children that it has waited for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+
+
+def _wants_a_core(pid: int) -> bool:
+    """Whether a thread runs, could run if a core were free, or waits for a disk."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return False
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "RD":
+                    return True
+        except OSError:
+            continue
+    return False

@@ -1,0 +1,89 @@
+"""Where a kernel's files lie: apart from those of any other kernel, also of the same notebook."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from kernels import Kernel
+
+from course_utils import folders
+
+SAVE = "from course_utils.folders import *; print(save_script('x = {0}', 'model.py').parent); print(new_run_folder())"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    monkeypatch.setenv("COURSE_NOTEBOOK", "lesson.ipynb")
+    return tmp_path / "runs" / "lesson"
+
+
+def python(code: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_two_processes_of_one_notebook_keep_their_files_apart(home: Path) -> None:
+    (one, launch_one), (two, launch_two) = python(SAVE.format(1)), python(SAVE.format(2))
+    assert one != two and Path(one, "model.py").read_text() == "x = 1" and Path(two, "model.py").read_text() == "x = 2"
+    assert Path(launch_one).parents[1] == Path(one) and Path(launch_two).parents[1] == Path(two)
+    assert (home / "latest").resolve() == Path(two)
+
+
+def test_a_kernel_that_is_restarted_keeps_its_folder_and_another_kernel_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = "__import__('course_utils.folders').folders.kernel_folder().name"
+    one, two = Kernel(tmp_path / "one"), Kernel(tmp_path / "two")
+    try:
+        first = one.ask(ask)
+        assert two.ask(ask) != first
+        one.restart(now=True)
+        assert one.ask(ask) == first
+    finally:
+        one.close()
+        two.close()
+
+
+def test_only_the_newest_launches_of_all_kernels_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = Path(python(SAVE.format(1))[1])
+    (old / "run.json").write_text("{}")
+    os.utime(old, (1, 1))
+    monkeypatch.setattr(folders, "KEEP", 1)
+    mine = folders.new_run_folder()
+    assert mine.exists() and not old.exists()
+
+
+def test_the_folder_of_a_kernel_that_has_ended_goes_after_a_day_and_that_of_a_living_one_stays(home: Path) -> None:
+    ended, empty = (Path(python(SAVE.format(n))[0]) for n in (1, 2))
+    (next((empty / "launches").iterdir())).rmdir()
+    mine = folders.kernel_folder()
+    for folder in (ended, empty, mine):
+        os.utime(folder, (time.time() - 2 * 86400,) * 2)
+    living = subprocess.Popen(
+        [sys.executable, "-c", "from course_utils.folders import *; print(kernel_folder(), flush=True); input()"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert living.stdout and living.stdin
+    other = Path(living.stdout.readline().strip())
+    os.utime(other, (time.time() - 2 * 86400,) * 2)
+    folders._remove_kernels(home)
+    assert ended.exists(), "its launch may still be looked at"
+    assert not empty.exists() and mine.exists() and other.exists()
+    living.communicate("\n")
+    folders._remove_kernels(home)
+    assert not other.exists()
+
+
+def test_text_that_is_changed_within_a_second_gets_a_later_time(home: Path) -> None:
+    """Otherwise Python would take bytecode of the text before for fresh: it compares whole seconds, and sizes."""
+    times = []
+    for value in range(3):
+        path = folders.save_script(f"x = {value}", "model.py").with_name("model.py")
+        times.append(int(path.stat().st_mtime))
+    assert times[0] < times[1] < times[2]
