@@ -18,12 +18,15 @@ import pytest
 from conftest import Descendants
 from jupyter_client.manager import KernelManager
 
+from course_utils.machine import usable_cores
+
 PATIENCE_S = 120.0  # a cell that takes longer hangs
 
 
 def limit(seconds: float) -> float:
-    """A time limit for an idle machine, stretched by the number of processes that share each core here."""
-    return seconds * (1.0 + os.getloadavg()[0] / (os.cpu_count() or 1))
+    """A limit that only catches a hang, where an idle machine needs less than `seconds`: ten times as long, and
+    stretched by the number of processes that share each core here right now."""
+    return 10 * seconds * (1.0 + os.getloadavg()[0] / usable_cores())
 
 
 @dataclass
@@ -88,7 +91,7 @@ class Kernel:
             assert time.monotonic() < until, f"no {text!r} in {self.cell.text!r}"
             assert self._take(1.0) != "idle", f"ended without {text!r}: {self.cell.text!r} {self.cell.error}"
 
-    def finish(self, seconds: float = PATIENCE_S) -> Cell:
+    def finish(self, seconds: float = 3 * PATIENCE_S) -> Cell:
         until = time.monotonic() + seconds
         while self._take(1.0) != "idle":
             if time.monotonic() > until:
@@ -100,7 +103,7 @@ class Kernel:
         self.cell.seconds = time.monotonic() - self.sent
         return self.cell
 
-    def run(self, code: str, seconds: float = PATIENCE_S) -> Cell:
+    def run(self, code: str, seconds: float = 3 * PATIENCE_S) -> Cell:
         self.start(code)
         return self.finish(seconds)
 

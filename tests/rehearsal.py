@@ -143,7 +143,7 @@ def _of(notebook: Path) -> Iterator[Program]:
         prelude, reason = line + prelude, "; ".join(filter(None, (reason, why)))
         for args in given or [words]:
             yield Program(
-                lesson, name, file, options.ranks, options.gpus_per_rank, options.timeout, tuple(args),
+                lesson, name, file, options.ranks, options.gpus_per_rank, options.timeout or 120, tuple(args),
                 options.needs or "", reason, prelude,
             )  # fmt: skip
 

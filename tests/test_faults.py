@@ -44,8 +44,8 @@ def marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Descendant
     assert not left, left
 
 
-def inject(count: int, marked: Descendants, folder: Path) -> None:
-    seed = int(os.environ.get("COURSE_FAULT_SEED") or random.randrange(10**6))
+def inject(count: int, usual_seed: int, marked: Descendants, folder: Path) -> None:
+    seed = int(os.environ.get("COURSE_FAULT_SEED") or usual_seed)
     print(f"{count} launches, seed {seed}")
     script = folder / "fault.py"
     script.write_text(SCRIPT)
@@ -57,7 +57,7 @@ def inject(count: int, marked: Descendants, folder: Path) -> None:
 
     for fault in draw(count, seed):
         try:
-            run_fault(fault, script, of_launches, timeout=2.0 if fault.engine == "local" else 30.0)
+            run_fault(fault, script, of_launches)
         except BaseException as error:
             raise AssertionError(f"{fault} (seed {seed}): {error}") from error
         assert not list((folder / "tmp").glob("course-*")), f"{fault} (seed {seed}) left temporary files"
@@ -65,13 +65,14 @@ def inject(count: int, marked: Descendants, folder: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_faults(marked: Descendants, folder: Path) -> None:
-    inject(int(os.environ.get("COURSE_FAULTS") or 10), marked, folder)
+    """The same ones each time."""
+    inject(int(os.environ.get("COURSE_FAULTS") or 10), 2, marked, folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_faults(marked: Descendants, folder: Path) -> None:
-    inject(int(os.environ.get("COURSE_FAULTS") or 40), marked, folder)
+    inject(int(os.environ.get("COURSE_FAULTS") or 200), random.randrange(10**6), marked, folder)
 
 
 def test_a_series_can_be_repeated_and_holds_every_kind() -> None:

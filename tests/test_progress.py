@@ -121,10 +121,10 @@ def test_a_notebook_that_a_tool_runs_is_nobodys_progress(runs: Path, monkeypatch
 def test_a_record_costs_a_cell_nothing_that_can_be_felt(runs: Path) -> None:
     import time
 
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(200):
         progress._ran(SimpleNamespace(success=True, info=SimpleNamespace(raw_cell=ONE, cell_id="b")))
-    assert (time.perf_counter() - start) / 200 < 0.005
+    assert (time.process_time() - start) / 200 < 0.005
     assert os.path.getsize(runs / "progress.jsonl") < 200 * 150
 
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import nbformat
@@ -313,17 +312,6 @@ def code_lines(source: str) -> int:
 def test_launch_chain_can_be_read_in_an_evening() -> None:
     lines = {str(p.relative_to(PACKAGE)): code_lines(p.read_text()) for p in MODULES if unit(p) in CHAIN}
     assert sum(lines.values()) <= CHAIN_LINES, f"{sum(lines.values())} lines: {lines}"
-
-
-def test_import_is_light() -> None:
-    def seconds(code: str) -> float:
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-        return time.perf_counter() - start
-
-    pairs = [(seconds("import course_utils"), seconds("pass")) for _ in range(5)]
-    extra = min(own for own, _ in pairs) - min(bare for _, bare in pairs)
-    assert extra < 0.3, f"import course_utils takes {extra:.2f} s beyond the start of the interpreter"
 
 
 @pytest.mark.parametrize("module", ["course_utils", "course_utils.rank", "course_utils.launcher", "course_utils.magic"])

@@ -363,10 +363,6 @@ def test_two_real_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     # The collectives of both ranks are the same ones, so each has a time at which both take part.
     both = spans.intersection(spans.intervals(one, 0, "communication"), spans.intervals(one, 1, "communication"))
     assert len(both) == 6
-    assert _backward_left(run, "one") < 0.25, "nothing can be sent before the last gradient exists"
-    assert _backward_left(run, "many") > 0.4, "the first bucket travels beside most of backward"
-    whole, split = (max(traces.overlap(found).values()) for found in (one, many))
-    assert split > whole
     step = traces.load(run, name="many")
     assert min(s[1] for s in step) == 0 and {s[0] for s in step} == {0, 1}
     for rank in (0, 1):
@@ -375,3 +371,16 @@ def test_two_real_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert min(s[1] for s in mine if s[3] == "communication") > backward
         assert min(s[1] for s in mine if s[3] == "loading") < min(s[1] for s in mine if s[4] == "forward")
     assert "rank 1 compute" in figures.rank_timeline(step, kind="measured").summary
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_small_buckets_travel_beside_backward(tmp_path: Path) -> None:
+    """As measured: on busy cores gloo's thread may begin late, so only `make test-all` looks."""
+    script = tmp_path / "profiled.py"
+    script.write_text(SCRIPT)
+    run = launch(script, 2, device="cpu", quiet=True)
+    assert _backward_left(run, "one") < 0.25, "nothing can be sent before the last gradient exists"
+    assert _backward_left(run, "many") > 0.4, "the first bucket travels beside most of backward"
+    many, one = (traces.load(run, slice(2, None), name=name) for name in ("many", "one"))
+    assert max(traces.overlap(many).values()) > max(traces.overlap(one).values())

@@ -23,7 +23,7 @@ from course_utils.run import Run
 
 # Not a clock, which could not tell a deadlock from a busy machine: what ends an answer is that all ranks wait, or that
 # one has used a processor for long. It counts from when the last rank has come to the answer.
-PATIENCE = Patience(idle_s=6, work_s=45, total_s=1800, once_begun=True)
+PATIENCE = Patience(idle_s=8, work_s=45, total_s=1800, once_begun=True)
 PRINTED_LINES = 40  # how much we show of what an answer prints, on each rank
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
 # What gloo says on a rank that waits for another one that is gone or never comes.

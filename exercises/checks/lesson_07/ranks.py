@@ -20,8 +20,8 @@ from .. import rank_side
 from ..rank_side import RANK, RANKS
 from .cases import CALLS, LR, SHAPE, THREADS, UPDATES, WIDTH, staleness_cases
 
-PATIENCE_S = 1.0  # how long a call waits for the others that should be under way with it
-STUCK_S = 6.0  # a lock that nobody gives back
+PATIENCE_S = 4.0  # how long a call waits for the others that should be under way with it
+STUCK_S = 6.0  # without any work: a lock that nobody gives back
 
 
 def _join() -> list[str]:
@@ -297,9 +297,11 @@ def together(
     threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
     for thread in threads:
         thread.start()
-    until = time.monotonic() + STUCK_S
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+    worked, until = time.process_time(), time.monotonic() + STUCK_S
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+        next(thread for thread in threads if thread.is_alive()).join(0.1)
+        if time.process_time() > worked + 0.05:  # somebody goes on, however slowly
+            worked, until = time.process_time(), time.monotonic() + STUCK_S
     if failed:
         raise failed[0]
     if any(thread.is_alive() for thread in threads):
