@@ -62,7 +62,7 @@ def kernel_folder() -> Path:
     `runs/<notebook>/latest` points to the newest.
     """
     folder = notebook_folder() / f"kernel-{_kernel_id()}"
-    if folder not in _held:
+    if folder not in _held or not folder.exists():  # somebody may have removed all of runs/ meanwhile
         folder.mkdir(mode=0o700, exist_ok=True)
         _held[folder] = _hold(folder)
         _point(folder.parent / "latest", folder.name)
@@ -99,9 +99,11 @@ def _hold(folder: Path) -> int:
 def _point(link: Path, name: str) -> None:
     """Make `link` point to `name`, in one step. A file system without links goes without."""
     new = link.with_name(f".{link.name}.{os.getpid()}.{threading.get_ident()}")
-    with suppress(OSError):
+    try:
         new.symlink_to(name)
         new.replace(link)
+    except OSError:  # or a folder of that name is there
+        new.unlink(missing_ok=True)
 
 
 def _remove_kernels(parent: Path) -> None:

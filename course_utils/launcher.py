@@ -68,7 +68,7 @@ def launch(
     ranks          how many, over all nodes; "auto": one for each GPU if there are two or more, otherwise 2
     args           the program's command line; each value becomes a string
     timeout        seconds that the ranks may run; then they are stopped, and you see where each of them stood. None:
-                   they're stopped when all have only waited for 120 s, or after 15 minutes
+                   they're stopped when all have only waited for 120 s, or after 10 minutes
     engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", "slurm" (a job on a
                    cluster), or "auto": torchrun if `max_restarts` is set, otherwise what COURSE_ENGINE says, or local
     env            environment variables to set for the ranks; the value None removes one

@@ -206,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="S",
-        help="stop the ranks after S seconds; default: when all only wait for 120 s, or after 15 minutes",
+        help="stop the ranks after S seconds; default: when all only wait for 120 s, or after 10 minutes",
     )
     result.add_argument("--quiet", action="store_true", help="show nothing while the ranks run")
     result.add_argument(

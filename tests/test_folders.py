@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -78,6 +79,18 @@ def test_the_folder_of_a_kernel_that_has_ended_goes_after_a_day_and_that_of_a_li
     living.communicate("\n")
     folders._remove_kernels(home)
     assert not other.exists()
+
+
+def test_a_kernel_goes_on_when_all_of_runs_was_removed(home: Path) -> None:
+    folders.save_script("x = 1", "model.py")
+    shutil.rmtree(home.parent)
+    assert folders.save_script("x = 2", "model.py").exists() and folders.new_run_folder().exists()
+
+
+def test_a_folder_in_the_place_of_the_link_stays(home: Path) -> None:
+    (home / "latest" / "mine").mkdir(parents=True)
+    assert folders.kernel_folder().exists() and (home / "latest" / "mine").exists()
+    assert not [path for path in home.iterdir() if path.name.startswith(".latest")]
 
 
 def test_text_that_is_changed_within_a_second_gets_a_later_time(home: Path) -> None:

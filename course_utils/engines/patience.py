@@ -34,8 +34,9 @@ class Patience:
     once_begun: bool = False
 
 
-# Of a launch for which nobody said how long it may take. Threads are many on large machines, so work is not counted.
-USUAL = Patience(idle_s=120, total_s=900)
+# Of a launch for which nobody said how long it may take. Threads are many on large machines, so work is not counted. A
+# rank that waits in NCCL keeps a core busy, so on GPUs only the total ends a deadlock.
+USUAL = Patience(idle_s=120, total_s=600)
 
 
 def begin() -> None:
