@@ -52,6 +52,17 @@ def test_the_wheel_for_this_machine(
         assert bootstrap.pick_wheel(PAGE, "https://host/simple/uv/")[1] == "aaa"
 
 
+def test_a_home_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("XDG_CACHE_HOME", "UV_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert "UV_CACHE_DIR" not in bootstrap.uv_environment()
+    monkeypatch.setattr(bootstrap.os, "access", lambda path, how: False)
+    assert bootstrap.uv_environment()["UV_CACHE_DIR"].startswith(str(bootstrap.ROOT))
+    monkeypatch.setenv("UV_CACHE_DIR", "/elsewhere")
+    assert bootstrap.uv_environment()["UV_CACHE_DIR"] == "/elsewhere"
+
+
 def test_what_downloads_is_tried_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tries = tmp_path / "tries"
     tries.touch()

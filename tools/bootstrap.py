@@ -199,6 +199,18 @@ def pick_wheel(page: str, base: str) -> tuple[str, str]:
     return best[1], best[2]
 
 
+def uv_environment() -> dict[str, str]:
+    """What uv runs with. Where the home can't be written to, it keeps its downloads next to the course."""
+    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
+    env["UV_COMPILE_BYTECODE"] = "1"  # now, and not in the first cell
+    usual = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv"
+    nearest = next(folder for folder in (usual, *usual.parents) if folder.exists())
+    if not os.access(str(nearest), os.W_OK):
+        env.setdefault("UV_CACHE_DIR", str(OWN_UV / "cache"))
+        env.setdefault("UV_PYTHON_INSTALL_DIR", str(OWN_UV / "python"))
+    return env
+
+
 # ------------------------------------------------------------------------------------------------- python
 
 # Printed by a candidate: its version, and whether C headers are there (torch.compile needs them).
@@ -239,7 +251,7 @@ def choose_python(uv: str) -> str:
         if headers:
             return python
     say(f"no Python {', '.join(sorted(PYTHONS))} with its C headers found: uv fetches one (about 35 MB)")
-    if works_at_last([uv, "python", "install", PYTHONS[0]]):
+    if works_at_last([uv, "python", "install", PYTHONS[0]], env=uv_environment()):
         return PYTHONS[0]
     if fit:
         python = next(iter(fit))
@@ -328,7 +340,8 @@ def sync(uv: str, state: dict[str, str]) -> None:
         torch != "lock" and "frameworks" in before and "frameworks" not in state
     )  # --inexact below would keep them
     if VENV.exists() and (other_build or dropped):
-        subprocess.run([uv, "venv", "--clear", "--quiet", "--python", python, str(VENV)], check=True, cwd=str(ROOT))
+        command = [uv, "venv", "--clear", "--quiet", "--python", python, str(VENV)]
+        subprocess.run(command, check=True, cwd=str(ROOT), env=uv_environment())
         python = str(VENV_PYTHON)
     command = [uv, "sync", "--locked", "--python", python]
     if "tools" not in state:
@@ -339,8 +352,7 @@ def sync(uv: str, state: dict[str, str]) -> None:
         command.append("--inexact")  # leaves the other build of PyTorch alone
         for name in torch_packages():
             command += ["--no-install-package", name]
-    env = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
-    env["UV_COMPILE_BYTECODE"] = "1"  # now, and not in the first cell
+    env = uv_environment()
     if not works_at_last(command, cwd=str(ROOT), env=env):
         stop(
             "uv could not install the packages (its message is above). Check the network and the free disk space, then"

@@ -23,7 +23,7 @@ from course_utils.run import Run
 
 # Not a clock, which could not tell a deadlock from a busy machine: what ends an answer is that all ranks wait, or that
 # one has used a processor for long. It counts from when the last rank has come to the answer.
-PATIENCE = Patience(idle_s=8, work_s=45, total_s=1800, once_begun=True)
+PATIENCE = Patience(idle_s=5, work_s=45, total_s=1800, once_begun=True)
 PRINTED_LINES = 40  # how much we show of what an answer prints, on each rank
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$', re.M)
 # What gloo says on a rank that waits for another one that is gone or never comes.
@@ -279,7 +279,8 @@ def _difference(error: RankError, answer: Path, said: Mapping[str, str]) -> Diff
         who = "The program" if run.world_size == 1 else f"Rank {signals[0].rank}"
         return Difference("killed", f"{who} was killed by {signals[0].signal}.", "a program that runs to its end")
     inside = [r for r in run.ranks if str(answer) in (r.stack or "")]
-    waited = run.outcome == "timeout" and "only waited" in error.cause
+    # Some ranks keep a processor busy while they wait for a message that never comes.
+    waited = run.outcome == "timeout" and ("only waited" in error.cause or bool(inside) and all(map(_in_torch, inside)))
     if run.outcome == "timeout" and not waited:
         return (
             Difference(
@@ -298,7 +299,7 @@ def _difference(error: RankError, answer: Path, said: Mapping[str, str]) -> Diff
             "hang",
             f"A rank waits for another one that never comes{during}. A real run would hang; here it was stopped.",
             "every rank calls the same collectives in the same order, and finishes",
-            [_stood(r, answer) for r in run.ranks],
+            [_stood(r, answer, "waited") for r in run.ranks],
             (
                 "Find the line that waits. Which ranks get there, and how often?",
                 (
@@ -328,7 +329,13 @@ def _doing(result: RankResult) -> str:
     return f", while {calls[-1]}" if calls and calls[-1] else ""
 
 
-def _stood(result: RankResult, answer: Path) -> Got:
+def _in_torch(result: RankResult) -> bool:
+    """Whether a rank's main thread stood in a call of torch.distributed when it was stopped."""
+    ours = next((part for part in (result.stack or "").split("\n\n") if "rank_program.py" in part), "")
+    return "torch/distributed/" in next((line for line in ours.splitlines() if line.startswith("  File ")), "")
+
+
+def _stood(result: RankResult, answer: Path, verb: str = "was") -> Got:
     who, lines = f"rank {result.rank}", _lines(result, answer)
     if result.error and lines and _ALONE.search(result.error["message"]):
         return who, f"waited at {lines[-1]}"
@@ -336,7 +343,7 @@ def _stood(result: RankResult, answer: Path) -> Got:
         return who, "had left your function"
     at = re.search(rf'File "{re.escape(str(answer))}", line (\d+)', result.stack or "")  # the innermost comes first
     if at:
-        return who, f"was at {_line(answer, int(at[1]))}"
+        return who, f"{verb} at {_line(answer, int(at[1]))}"
     return who, result.ended
 
 

@@ -93,7 +93,7 @@ def enough_cases(seed: int) -> list[tuple[int, float]]:
 # 06.3: (ranks, micro-batches)
 GPIPE_CASES = [(2, 4), (3, 1), (4, 3)]
 ROWS, WIDTH = 3, 6  # of a micro-batch
-OVERLAP_S = 5.0  # how long rank 0 waits for rank 1 to begin; with a right answer it waits only for a message
+OVERLAP_S = 4.0  # how long rank 0 waits for rank 1 to begin; with a right answer it waits only for a message
 
 # 06.4: compute_s, devices, gradient_bytes, activation_bytes, micro_batches, bandwidth_Bps; then state_bytes,
 # memory_bytes

@@ -20,8 +20,8 @@ from .. import rank_side
 from ..rank_side import RANK, RANKS
 from .cases import CALLS, LR, SHAPE, THREADS, UPDATES, WIDTH, staleness_cases
 
-PATIENCE_S = 4.0  # how long a call waits for the others that should be under way with it
-STUCK_S = 6.0  # without any work: a lock that nobody gives back
+PATIENCE_S = 2.0  # how long a call waits for the others that should be under way with it
+STUCK_S = 4.0  # without any work: a lock that nobody gives back
 
 
 def _join() -> list[str]:
