@@ -25,7 +25,7 @@ doctor: ready         ## is this machine ready for the course, and if not, what 
 test: browser         ## what every change must pass: the gate
 	$(IN) tools/run_tests.py
 
-test-lesson: export FRAMEWORKS = yes
+test-lesson: export FRAMEWORKS = $(if $(filter 12,$(LESSON)),yes)
 test-lesson: browser  ## all that belongs to one lesson: notebook, exercises, every answer, the browser (LESSON=07)
 	$(IN) tools/run_tests.py --lesson $(LESSON)
 

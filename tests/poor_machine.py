@@ -9,6 +9,7 @@ import os
 import struct
 import sys
 import tempfile
+from pathlib import Path
 
 libc = ctypes.CDLL(None, use_errno=True)
 NEW_MOUNTS, NEW_USERS = 0x00020000, 0x10000000  # of unshare
@@ -26,8 +27,11 @@ def check(result: int) -> None:
 
 def little_room() -> None:
     """A small /dev/shm, and a home to read from, which only this process and its children see."""
-    own_users = NEW_USERS if os.geteuid() else 0
-    check(libc.unshare(NEW_MOUNTS | own_users))
+    user, group = os.geteuid(), os.getegid()
+    check(libc.unshare(NEW_MOUNTS | (NEW_USERS if user else 0)))
+    if user:  # otherwise its files belong to nobody, and some file systems refuse to make one
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            Path(f"/proc/self/{file}").write_text(text)
     check(libc.mount(b"none", b"/", None, ALL_BELOW | OWN, None))
     check(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m"))
     home = tempfile.mkdtemp(prefix="home-")

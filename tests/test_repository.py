@@ -355,10 +355,12 @@ def test_every_make_command_in_the_documents_exists() -> None:
 
 
 def test_lock_file_is_in_step() -> None:
-    uv = load_tool("bootstrap").find_uv()
-    if uv is None:
+    bootstrap = load_tool("bootstrap")
+    if (uv := bootstrap.find_uv()) is None:
         pytest.skip("uv is not here")
-    answer = subprocess.run([uv, "lock", "--check", "--offline"], cwd=ROOT, capture_output=True, text=True)
+    answer = subprocess.run(
+        [uv, "lock", "--check", "--offline"], cwd=ROOT, env=bootstrap.uv_environment(), capture_output=True, text=True
+    )
     assert answer.returncode == 0, f"run `uv lock`: {answer.stderr}"
 
 

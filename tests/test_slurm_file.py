@@ -382,7 +382,7 @@ def test_a_dead_cluster_is_not_waited_for(home: Path, monkeypatch: pytest.Monkey
 
 def test_an_interrupt_does_not_reach_slurms_programs(home: Path) -> None:
     """The signal goes to the kernel's whole process group."""
-    program(home, "scontrol", f"exec {sys.executable} -c 'import os; print(\"JobState=\" + str(os.getpgrp()))'")
+    program(home, "scontrol", f"exec '{sys.executable}' -c 'import os; print(\"JobState=\" + str(os.getpgrp()))'")
     job = jobs.look("12")
     assert job and int(job.state) != os.getpgrp()
 
