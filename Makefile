@@ -21,16 +21,20 @@ lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
 doctor: ready         ## is this machine ready for the course, and if not, what cures it
 	@$(IN) -m course_utils.doctor
 
-# What failed runs once more, alone; what passes then is named at the end (tools/run_tests.py says more).
+# What failed runs once more, alone; what passes then is named at the end (tools/run_tests.py says more). Torch is
+# imported once before, so that no test pays for a cold disk.
 test: browser         ## what every change must pass: the gate
+	@$(IN) -c "import torch"
 	$(IN) tools/run_tests.py
 
 test-lesson: export FRAMEWORKS = $(if $(filter 12,$(LESSON)),yes)
 test-lesson: browser  ## all that belongs to one lesson: notebook, exercises, every answer, the browser (LESSON=07)
+	@$(IN) -c "import torch"
 	$(IN) tools/run_tests.py --lesson $(LESSON)
 
 test-all: export FRAMEWORKS = yes
 test-all: browser     ## everything, with Lightning and TensorFlow; on Linux install Slurm before
+	@$(IN) -c "import torch"
 	$(IN) tools/run_tests.py --all
 
 test-gpu: ready-tools  ## launch in every way on the GPUs of this machine

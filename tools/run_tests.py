@@ -151,7 +151,6 @@ def main() -> int:
     if chosen.lesson:
         options += ["--lesson", chosen.lesson]
     began, found = time.monotonic(), Outcome()
-    subprocess.run([sys.executable, "-c", "import torch"], cwd=ROOT)  # so that no test pays for a cold disk
     for which, at_a_time in phases(chosen.all or bool(chosen.lesson)):
         run(which, at_a_time, options, found)
     fine = verdict(found)
