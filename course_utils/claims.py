@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import progress
@@ -67,7 +67,8 @@ def more_checks(checks: Mapping[str, bool]) -> None:
         _record(sentence, status, "", headline=False)
         if status == "contradicted":
             raise ClaimError(_failure(sentence, ""))
-    show(_Line("shown", f"{len(checks)} more {'check' if len(checks) == 1 else 'checks'} passed", ""))
+    words = f"{len(checks)} more {'check' if len(checks) == 1 else 'checks'} passed"
+    show(_Line("shown", words, "", more=list(checks)))
 
 
 def _status(holds: Any, why: str) -> tuple[str, str]:
@@ -105,10 +106,10 @@ def _failure(sentence: str, detail: str) -> str:
 
 
 class _Line:
-    """One claim as text and as HTML."""
+    """One claim as text and as HTML; `more` are sentences that wait behind a click on it."""
 
-    def __init__(self, status: str, sentence: str, detail: str):
-        self.status, self.sentence, self.detail = status, sentence, detail
+    def __init__(self, status: str, sentence: str, detail: str, more: Sequence[str] = ()):
+        self.status, self.sentence, self.detail, self.more = status, sentence, detail, more
 
     def _words(self) -> tuple[str, str, str]:
         lead = {
@@ -123,11 +124,14 @@ class _Line:
     def _repr_html_(self) -> str:
         sign, lead, detail = self._words()
         color = _COLORS[self.status]
-        return (
-            f"<div style='border-left:4px solid {color};padding:.15em .6em;margin:.2em 0'><b"
-            f" style='{ink(color)}'>{sign}</b> {html.escape(lead + self.sentence)}<span"
-            f" style='opacity:.8'>{html.escape(detail)}</span></div>"
+        line = (
+            f"<b style='{ink(color)}'>{sign}</b> {html.escape(lead + self.sentence)}<span"
+            f" style='opacity:.8'>{html.escape(detail)}</span>"
         )
+        if self.more:
+            listed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in self.more)
+            line = f"<details><summary style='cursor:pointer'>{line}</summary><ul>{listed}</ul></details>"
+        return f"<div style='border-left:4px solid {color};padding:.15em .6em;margin:.2em 0'>{line}</div>"
 
 
 def _record(sentence: str, status: str, detail: str, headline: bool) -> None:

@@ -90,7 +90,7 @@ def last_line(run: Run, seconds: float) -> str:
     emulated = run.provenance.kind == "emulated"
     ranks = f"{run.world_size} {'emulated ' * emulated}rank{'s' * (run.world_size > 1)}"
     of = " of real time" if emulated else ""
-    waited = f" ({seconds - took:.1f} s of waiting before)" if seconds > took + 1 else ""
+    waited = f" (plus {seconds - took:.1f} s until they could start)" if seconds > took + 1 else ""
     return f"{ranks}, {'' if run.ok else f'{words} after '}{took:.{1 if took >= 1 else 2}f} s{of}{waited}"
 
 

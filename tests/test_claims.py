@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, load_tool
 
-from course_utils.claims import ClaimError, claim, more_checks
+from course_utils.claims import ClaimError, _Line, claim, more_checks
 from course_utils.samples import Samples, Verdict
 
 list_claims = load_tool("list_claims")
@@ -94,6 +94,8 @@ def test_more_checks_are_one_line(capsys, claims_file):
         more_checks({"three": True, "four": False, "five": True})
     with pytest.raises(TypeError, match="give 'six' to claim"):
         more_checks({"six": Samples([1.0]).faster_than(Samples([2.0]))})
+    page = _Line("shown", "2 more checks passed", "", more=["one", "a < b"])._repr_html_()
+    assert "<details><summary" in page and "<li>one</li><li>a &lt; b</li>" in page
     made = [(entry["sentence"], entry["status"]) for entry in entries(claims_file)]
     assert made == [("one", "shown"), ("two", "shown"), ("three", "shown"), ("four", "contradicted")]
 

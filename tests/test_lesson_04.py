@@ -49,7 +49,7 @@ def test_diff_folds_long_unchanged_stretches_and_escapes():
     same = "\n".join(f"line {i}" for i in range(20))
     diff = Diff(same + "\na < b", same + "\na > b")
     assert (diff.added, diff.removed, diff.kept) == (1, 1, 20)
-    assert "… 17 lines unchanged" in str(diff) and "line 16\n" not in str(diff) and "line 17\n" in str(diff)
+    assert "… 19 lines unchanged" in str(diff) and "line 18\n" not in str(diff) and "line 19\n" in str(diff)
     page = diff._repr_html_()
     assert "- a &lt; b" in page and "+ a &gt; b" in page
 
@@ -124,7 +124,7 @@ def figure_title(figure: Figure) -> str:
         (2, 40, 0.5, ["✓ several ranks train faster", "one model on 2 processes, 2.0 times as fast", "20 steps"]),
         (8, 160, 0.1, ["one model on 8 processes, 10.0 times as fast"]),
         (3, 40, 0.4, ["40 images don't divide by 3, so 2 of them came twice"]),
-        (2, 40, 1.0, ["○ not shown here: several ranks train faster", "Too close to tell", "Close them"]),
+        (2, 40, 1.0, ["○ not shown here: several ranks train faster", "Too close to call", "close them"]),
     ],
 )
 def test_the_training(
@@ -146,7 +146,7 @@ def test_an_image_that_no_rank_trained_on_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "No bet this time"),
+        (..., "Would you have guessed so little?"),
         (0, "You said 0, and that's nearly it"),
         (1e-12, "You said so"),
         (1e-3, "You said 0.001. It's far less"),
@@ -177,7 +177,7 @@ def test_the_twin(guess: object, said: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "You made no bet."),
+        (..., "eight A100 train 3.9 times as fast as one.\n"),
         ("four", "should be a number between 1 and 8"),
         (4.2, "You said 4.2: you could plan a cluster."),
         (8, "You said 8. Most people do"),
@@ -193,13 +193,15 @@ def test_eight_gpus(
     out = capsys.readouterr().out
     assert said in out and "over NVLink: 22 hours, 2 hours to spare." in out
     assert "over Ethernet: 43 hours, 19 hours too long." in out
-    assert "95 MB of gradients, times 14/8, at 2.8 GB/s (90% of the line) are 59.4 ms." in out
+    assert "sends 2 x 7/8 of its 95 MB of gradients. At 2.8 GB/s (90% of the line) that takes 59.4 ms." in out
     assert "12.5 + 59.4 = 71.9 ms, and eight GPUs are 8 x 37.6 / 71.9 = 4.2 times as fast as one." in out
+    assert "the published ones, 6.93 times: 24.2 hours. Just too long." in out
     assert "links carry 60 to 230 GB/s" in out and "once in 32 to 64" in out
 
 
 @pytest.mark.parametrize(
-    ("guess", "said"), [(..., "You made no bet"), ("nothing", "As you said"), ("Error", "no"), ("loss", "the loss")]
+    ("guess", "said"),
+    [(..., "Would you have noticed?"), ("nothing", "As you said"), ("Error", "no"), ("loss", "the loss")],
 )
 def test_without_set_epoch(guess: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = trained(2, 0.5, tmp_path), trained(2, 0.5, tmp_path, set_epoch=False)
@@ -267,3 +269,35 @@ def test_the_file_to_take_home_notices_a_rank_that_went_astray(tmp_path: Path) -
     )
     found = launch(script, 2, device="cpu", quiet=True)
     assert found.values("before") == [True, True] and found.values("after") == [False, False]
+
+
+def test_the_file_to_take_home_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole.pt", tmp_path / "parts.pt"
+
+    def train(*args: object) -> Run:
+        return launch(lesson_04.TAKE_HOME, 2, args=args, device="cpu", threads=1, quiet=True)
+
+    train("--epochs", 2, "--out", whole)
+    train("--epochs", 1, "--out", parts)
+    resumed = train("--epochs", 2, "--out", parts, "--resume")
+    assert "epoch 1" in resumed.log(0) and "epoch 0" not in resumed.log(0)
+    one, two = torch.load(whole), torch.load(parts)
+    assert one["epoch"] == two["epoch"] == 1
+    assert all(torch.allclose(one["model"][name], two["model"][name], atol=1e-6) for name in one["model"])
+
+
+def test_the_file_to_take_home_tests_what_it_saves(tmp_path: Path) -> None:
+    """Each rank's BatchNorm has running means of its own; those of rank 0 are saved, so they are what's tested."""
+    script = tmp_path / "running_means.py"
+    script.write_text(
+        f"import runpy, torch, torch.distributed as dist\nfrom course_utils.rank import report\n"
+        f"accuracy = runpy.run_path({str(lesson_04.TAKE_HOME)!r})['accuracy']\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.BatchNorm1d(2)\nmodel.running_mean[dist.get_rank()] = 9.0\n"
+        "x = torch.tensor([[5.0, 0.0]] * 4)\nset_of_four = torch.utils.data.TensorDataset(x, torch.zeros(4))\n"
+        "report(right=accuracy(model, set_of_four, torch.device('cpu')), mean=model.running_mean.tolist())\n"
+        "dist.destroy_process_group()\n"
+    )
+    found = launch(script, 2, device="cpu", quiet=True)
+    assert found.values("mean") == [[9.0, 0.0]] * 2
+    assert found.values("right") == [0.0, 0.0], "with running means of its own, rank 1 would have found two right"

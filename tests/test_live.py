@@ -246,7 +246,7 @@ def test_advice_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("settings", "seconds", "expected"),
     [
         ({}, 1.9, "2 ranks, 1.5 s"),
-        ({"wall_s": 0.04}, 9.5, "2 ranks, 0.04 s (9.5 s of waiting before)"),
+        ({"wall_s": 0.04}, 9.5, "2 ranks, 0.04 s (plus 9.5 s until they could start)"),
         ({"outcome": "failed"}, 1.5, "2 ranks, failed after 1.5 s"),
         ({"outcome": "interrupted", "wall_s": 9.04}, 9, "2 ranks, stopped after 9.0 s"),
         ({"outcome": "timeout", "wall_s": 120.0}, 120, "2 ranks, out of time after 120.0 s"),

@@ -127,7 +127,9 @@ class Explorer:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         view = self.view()
         still = self._still(self.values) if self._still is not None else view
-        under = f"<figcaption><p>{marked(view.summary)}</p>{fold('what the model leaves out', marked(self.leaves_out))}"
+        under = (
+            f"<figcaption><p>{marked(view.summary)}</p>{fold('what this picture leaves out', marked(self.leaves_out))}"
+        )
         page = f"<figure style='margin:.3em 0;max-width:700px'>{still.image()}{under}</figcaption></figure>"
         bundle = {"text/plain": repr(self), "text/html": page}
         ipython = sys.modules.get("IPython")
@@ -175,7 +177,7 @@ class _Page:
             parts.append(w.HBox(self.buttons, layout={"flex_flow": "row wrap"}))
             parts.append(self.what)
         # In a box of its own, so that it stays open while the picture changes.
-        left_out = fold("what the model leaves out", marked(explorer.leaves_out))
+        left_out = fold("what this picture leaves out", marked(explorer.leaves_out))
         self.box = w.VBox([*parts, self.said, w.HTML(f"<div style='{_TEXT}'>{left_out}</div>")])
         self.draw()
 

@@ -80,11 +80,10 @@ def show_training(plain: Run, ddp: Run) -> Figure:
         title = f"{n} ranks: the same steps, {times:.1f} times as fast"
     else:
         say(
-            f"Too close to tell: a step took {alone_s.median * 1e3:.0f} ms on one rank and"
-            f" {together_s.median * 1e3:.0f} ms on {n}. Other programs may be using your cores. Close them and run both"
-            " cells again, or go on: nothing below needs this number."
+            "Too close to call. Other programs may be using your cores: close them and run both cells again, or go on."
+            " Nothing below needs this number."
         )
-        title = f"One rank and {n}: as fast, as far as this machine can tell"
+        title = f"One rank or {n}: no clear difference on this machine"
     if dealt > images:
         say(f"{images:,} images don't divide by {n}, so {dealt - images} of them came twice in each epoch.")
     names = {"one rank": plain, f"{n} ranks": ddp}
@@ -123,7 +122,7 @@ def _few(numbers: Sequence[float], form: str) -> str:
 
 def _on_gap(guess: Guess) -> str:
     if not guessed(guess):
-        return "No bet this time. Would you have dared to say as little as that?"
+        return "Would you have guessed so little?"
     if not isinstance(guess, (int, float)):
         return "Your bet should be a number, such as 1e-3."
     if guess == 0:
@@ -140,8 +139,8 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     say(_on_ethernet(guess, slow))
     compute_s, on_paper = SHARE / far[1].median, step_on_paper(SHARE / far[1].median, nbytes, _ETHERNET_BPS)
     say(
-        f"On paper: {nbytes / 1e6:.0f} MB of gradients, times 14/8, at {_ETHERNET_BPS / 1e9:.1f} GB/s (90% of the line)"
-        f" are {(on_paper - compute_s / 3) * 1e3:.1f} ms. Computing takes {compute_s * 1e3:.1f} ms, a third of it"
+        f"On paper: each GPU sends 2 x 7/8 of its {nbytes / 1e6:.0f} MB of gradients. At {_ETHERNET_BPS / 1e9:.1f} GB/s"
+        f" (90% of the line) that takes {(on_paper - compute_s / 3) * 1e3:.1f} ms. Computing takes {compute_s * 1e3:.1f} ms, a third of it"
         f" forward. So a step takes about {compute_s / 3 * 1e3:.1f} + {(on_paper - compute_s / 3) * 1e3:.1f} ="
         f" {on_paper * 1e3:.1f} ms, and eight GPUs are 8 x {compute_s * 1e3:.1f} / {on_paper * 1e3:.1f} ="
         f" {EIGHT * compute_s / on_paper:.1f} times as fast as one."
@@ -151,6 +150,9 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
         left = f"{24 - hours:.0f} hours to spare" if hours <= 24 else f"{hours - 24:.0f} hours too long"
         say(f"Your week of training over {name}: {hours:.0f} hours, {left}.")
     cases = published.cases("ddp_overlap")
+    lowest = min(point.speedup for point in published.ddp_scaling())
+    if (hours := WEEK_H / lowest) > 24:
+        say(f"And with the lowest of the published ones, {lowest:.2f} times: {hours:.1f} hours. Just too long.")
     links = sorted(case.inputs["busbw_GBps"] for case in cases)
     waits = sorted(case.inputs["accum"] for case in cases if case.inputs["accum"] > 1)
     say(
@@ -176,7 +178,7 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
 def _on_ethernet(guess: Guess, slow: float) -> str:
     lead = f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one."
     if not guessed(guess):
-        return f"{lead} You made no bet."
+        return lead
     if not isinstance(guess, (int, float)):
         return f"{lead} Your bet should be a number between 1 and 8."
     if abs(guess / slow - 1) < 0.2:
@@ -252,7 +254,7 @@ def show_order(ddp: Run, forgot: Run, guess: Guess = ...) -> Figure:
 
 def _on_sign(guess: Guess) -> str:
     if not guessed(guess):
-        return "You made no bet. Would you have noticed?"
+        return "Would you have noticed?"
     if "nothing" in str(guess).lower():
         return "As you said: nothing tells you."
     if "error" in str(guess).lower():
@@ -293,12 +295,14 @@ def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
     near, far, _ = _emulated()
     faster = together_s.faster_than(alone_s).status == "shown"
     measured = (
-        f"{alone_s.median / together_s.median:.1f} times as fast" if faster else "too close to tell how fast here"
+        f"On {n} ranks it was {alone_s.median / together_s.median:.1f} times as fast."
+        if faster
+        else f"Whether {n} ranks were faster was too close to call here."
     )
     return Words(
         [
             f"You turned a training loop for one device into one for any number: {change.added} lines added,"
-            f" {change.removed} removed, {change.kept} kept. On {n} ranks it was {measured}.",
+            f" {change.removed} removed, {change.kept} kept. {measured}",
             f"It's still the same training. Five steps ended {max(same.values('gap')):.0e} away from one process with"
             f" the whole batch, and {n} ranks counted {together.value('correct'):,} right answers, as one process did.",
             f"Eight emulated A100 are {near[8].median / near[1].median:.1f} times as fast as one over NVLink, and"

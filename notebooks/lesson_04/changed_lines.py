@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-KEEP_AROUND = 3  # unchanged lines that stay visible next to a change
+KEEP_AROUND = 1  # unchanged lines that stay visible next to a change
 
 _STYLES = {  # tints: the words keep the colour of the page, light or dark
     "+": "background:#009E7344",

@@ -4,7 +4,7 @@
 
 To make it yours, replace the data and the model. `--batch-size` is for all ranks together and has to be a multiple of
 their number. The learning rate may then stay as it is. It's the same training on any number of them, but for the few
-samples that DistributedSampler deals twice where their number doesn't divide.
+samples that DistributedSampler hands out twice where their number doesn't divide. `--resume` goes on from `--out`.
 """
 
 import argparse
@@ -39,6 +39,8 @@ def accuracy(model, dataset, device):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     mine = Subset(dataset, range(rank, len(dataset), world_size))  # no sample twice
     correct = torch.zeros((), dtype=torch.int64, device=device)
+    for buffer in model.buffers():  # BatchNorm's running means: every rank has its own, and the file gets rank 0's
+        dist.broadcast(buffer, src=0)
     model.eval()
     for x, y in DataLoader(mine, 256):
         correct += (model(x.to(device)).argmax(1) == y.to(device)).sum()
@@ -70,13 +72,14 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=64, help="of all ranks together")
     parser.add_argument("--out", default="04_ddp.pt")
+    parser.add_argument("--resume", action="store_true", help="go on after the epoch that --out was saved in")
     args = parser.parse_args()
 
     gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each rank, or all on the CPU
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    dist.init_process_group(device_id=device if gpu else None)  # NCCL between GPUs, gloo between CPUs
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if args.batch_size % world_size:
         raise SystemExit(f"--batch-size {args.batch_size} can't be shared by {world_size} ranks")
@@ -87,7 +90,13 @@ def main():
     loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler, pin_memory=gpu)
     model = DDP(new_model().to(device), device_ids=[device] if gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for epoch in range(args.epochs):
+    done = 0
+    if args.resume:
+        state = torch.load(args.out, map_location=device)  # on every rank
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done = state["epoch"] + 1
+    for epoch in range(done, args.epochs):
         sampler.set_epoch(epoch)
         seen = torch.zeros(2, dtype=torch.float64, device=device)  # the sum of the losses, and of how many samples
         for x, y in loader:
