@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,11 @@ class _Sentence:
 def say(text: str) -> None:
     """Show a sentence or two of a lesson. What `print` writes, JupyterLab breaks wherever a line is full, in the middle
     of a word, too; this wraps between words."""
-    show(_Sentence(text))
+    show(_Sentence(re.sub(" +", " ", text).strip()))  # what wasn't guessed leaves a gap
 
 
 class Program:
-    """A file that shows itself as code."""
+    """A file that shows itself as code, behind a click: it's there to be kept, and longer than a page."""
 
     def __init__(self, path: Path):
         self.path, self.text = path, path.read_text(encoding="utf-8")
@@ -41,7 +42,8 @@ class Program:
     def _repr_markdown_(self) -> str:
         # JupyterLab breaks long lines of an output anywhere, in the middle of a word, too.
         style = "<style>.course-program pre {word-break: normal !important; overflow-wrap: anywhere}</style>"
-        return f"`{self.path.name}`\n\n<div class='course-program'>{style}\n\n```python\n{self.text}```\n\n</div>"
+        label = f"<summary><b>{self.path.name}</b>, {len(self.text.splitlines())} lines</summary>"
+        return f"<details class='course-program'>{label}{style}\n\n```python\n{self.text}```\n\n</details>"
 
 
 class Words:

@@ -151,7 +151,7 @@ def training(workers: int, wait_s: float, step_s: float, device: str = "cpu", ep
         (
             0.04,
             ...,
-            ["the model waits for images 50% of the time. You made no bet", "that would be 18 of the 36 dollars"],
+            ["the model waits for images 50% of the time.", "that would be 18 of the 36 dollars"],
         ),
         (0.04, 45, ["You said 45%. Good eye."]),
         (0.04, 5, ["You said 5%. It's easy to miss"]),
@@ -215,7 +215,7 @@ def copied(kind: str = "measured", pinned_s: float = 0.004, returned_s: float = 
 @pytest.mark.parametrize(
     ("kind", "guess", "said"),
     [
-        ("measured", ..., ["On your GPU a copy", "2.0 times as long. You made no bet", "✓ a copy from pinned memory"]),
+        ("measured", ..., ["On your GPU a copy", "2.0 times as long.", "✓ a copy from pinned memory"]),
         (
             "emulated",
             3,

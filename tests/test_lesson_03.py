@@ -180,7 +180,7 @@ def test_torch_hands_nccl_all_weights_at_once_and_gpu_0_sends_them_once(counted:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "You made no bet."),
+        (..., "times as much."),
         ("more", "should be a number"),
         (1.4, "you know your rings"),
         (7, "You said 7. If GPU 0 copied its weights to each of the others, it would be 4.8 times."),
@@ -219,7 +219,7 @@ def a_training(data_parallel: Any) -> tuple[Any, list[float], list[float]]:
 @pytest.mark.parametrize(
     ("n", "guess", "said"),
     [
-        (4, ..., "You made no bet"),
+        (4, ..., "Would you have looked at your learning rate?"),
         (4, 4, "You said 4: that's it"),
         (4, 1, "each replica's loss is already a mean"),
         (4, 0.25, "it's the other way round"),
@@ -250,7 +250,7 @@ def rates(threads: float, processes: float) -> dict[tuple[str, int], Samples]:
 @pytest.mark.parametrize(
     ("threads", "processes", "guess", "said"),
     [
-        (1.1, 2.0, ..., ["You made no bet", "✓ with small operations", "there the lock hardly matters"]),
+        (1.1, 2.0, ..., ["✓ with small operations", "there the lock hardly matters"]),
         (1.1, 2.0, "two", ["should be a number"]),
         (1.1, 2.0, 1.0, ["You've met this lock before"]),
         (0.8, 2.0, 2, ["One thread computes, and the other waits"]),
@@ -298,7 +298,7 @@ def test_against_ddp(
     monkeypatch.setattr(lesson_03, "launch", launched)
     lesson_03.show_against_ddp()
     out = capsys.readouterr().out
-    assert "DDP 102 s, DataParallel 111 s. Of these 8.7 s more, 7.3 s are predicted" in out
+    assert "wait for 1.0 GB of weights and gradients and 0.8 GB of outputs" in out and "predicts 7.3 s more" in out
     assert "took 131 s" in out and all(words in out for words in said), out
 
 
@@ -334,7 +334,7 @@ def as_launched(name: str, monkeypatch: pytest.MonkeyPatch, **change: object) ->
 
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [(..., "You made no bet."), (2.1, "you could plan"), (1, "twice the weights"), (9, "alike"), ("two", "a number")],
+    [(..., ""), (2.1, "you could plan"), (1, "twice the weights"), (9, "alike"), ("two", "a number")],
 )
 def test_memory(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     as_launched("03_memory", monkeypatch)

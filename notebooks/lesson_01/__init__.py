@@ -150,7 +150,7 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
 
 def _on_steps(guess: Guess, steps: float) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)) or guess <= 0:
         return "Your bet should be a number of steps."
     if not math.isfinite(steps):
@@ -179,7 +179,7 @@ def show_breaks(run: Run, guess: Guess = ...) -> None:
 
 def _on_graphs(guess: Guess, graphs: int) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if guess == graphs:
         return "As you said: one up to the if, one after it."
     if guess == 1:
@@ -221,7 +221,7 @@ def _times(n: int) -> str:
 
 def _on_again(guess: Guess) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if guess == "counter":
         return "You saw it coming."
     if guess == "sizes":
@@ -270,7 +270,7 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
 
 def _on_script(guess: Guess, us: float) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)) or guess <= 0:
         return "Your bet should be a number of µs."
     if 0.7 < guess / us < 1.4:

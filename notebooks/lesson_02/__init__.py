@@ -145,7 +145,7 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
 
 def _on_times(guess: Guess, times: float, cores: int) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)):
         return "Your bet should be a number, such as 2."
     if abs(guess / times - 1) < 0.25:
@@ -220,7 +220,7 @@ def _fair(verdict: Verdict, runs: Sequence[Run]) -> Verdict:
 
 def _on_share(guess: Guess, share: float) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)):
         return "Your bet should be a percentage, such as 20."
     if abs(guess - 100 * share) <= 10:
@@ -270,7 +270,7 @@ def show_copies(run: Run, guess: Guess = ...) -> Figure:
 
 def _on_copy(guess: Guess, times: float) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)):
         return "Your bet should be a number, such as 2."
     if abs(guess / times - 1) < 0.25:
@@ -304,7 +304,7 @@ def show_streams(run: Run, guess: Guess = ...) -> Figure:
 
 def _on_twice(guess: Guess) -> str:
     if not guessed(guess):
-        return "You made no bet. Would you have noticed?"
+        return "Would you have noticed?"
     if guess == 2:
         return "You said twice. Remember it the day you write one."
     if guess == 1:

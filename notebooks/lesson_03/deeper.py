@@ -58,7 +58,7 @@ def show_memory(gpus: int = 4, guess: Any = ...) -> Figure:
 
 def _on_memory(guess: Any, times: float) -> str:
     if not guessed(guess):
-        return "You made no bet."
+        return ""
     if not isinstance(guess, (int, float)):
         return "Your bet should be a number, such as 1.5."
     if abs(guess / times - 1) < 0.2:
