@@ -27,7 +27,8 @@ class _Sentence:
 def say(text: str) -> None:
     """Show a sentence or two of a lesson. What `print` writes, JupyterLab breaks wherever a line is full, in the middle
     of a word, too; this wraps between words."""
-    show(_Sentence(re.sub(" +", " ", text).strip()))  # what wasn't guessed leaves a gap
+    if words := re.sub(" +", " ", text).strip():  # where nothing was guessed, nothing is said of it
+        show(_Sentence(words))
 
 
 class Program:

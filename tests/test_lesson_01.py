@@ -252,19 +252,14 @@ def test_the_explorer_starts_from_the_readers_numbers_and_says_what_it_draws() -
 
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [
-        (..., ""),
-        (2, "As you said: one up to the if"),
-        (1, "You said 1. Python needs"),
-        (5, "You said 5."),
-    ],
+    [(..., ""), (2, "As you said: one up to the if"), (1, "You said 1. Python needs"), (5, "You said 5.")],
 )
 def test_graph_breaks(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     good = {"name": "mended", "graphs": 1, "cuts": []}
     bad = {"name": "watched", "graphs": 2, "cuts": ["  if y.isnan().any():"]}
     lesson_01.show_breaks(run(bad, good), guess)
     out = capsys.readouterr().out
-    assert "With the if: 2 graphs. " + said in out and "Cut at `if y.isnan().any():`" in out
+    assert f"With the if: 2 graphs. {said}".strip() in out and "Cut at `if y.isnan().any():`" in out
     with pytest.raises(ClaimError, match="one graph"):
         lesson_01.show_breaks(run(bad, good | {"graphs": 3}), guess)
     with pytest.raises(ClaimError, match="the if breaks the graph"):
@@ -299,7 +294,7 @@ def compilations(counter: int = 8, sizes: int = 2) -> Run:
 
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [(..., "no bet"), ("counter", "saw it coming"), ("sizes", "So do most"), (8, 'should be "sizes" or "counter"')],
+    [(..., ""), ("counter", "saw it coming"), ("sizes", "So do most"), (8, 'should be "sizes" or "counter"')],
 )
 def test_compiled_again(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     figure = lesson_01.show_again(compilations(), guess)

@@ -89,7 +89,7 @@ def test_the_rate_of_one_core(rate: float, guess: object, said: list[str], capsy
 @pytest.mark.parametrize(
     ("cores", "rates", "guess", "said"),
     [
-        (4, {0: 500, 1: 480, 2: 950, 4: 1500}, ..., ["✓ several", "4 workers: 3.0 times", "no bet", "One worker"]),
+        (4, {0: 500, 1: 480, 2: 950, 4: 1500}, ..., ["✓ several", "4 workers: 3.0 times", "One worker"]),
         (4, {0: 500, 1: 480, 2: 950, 4: 1500}, 3, ["Well judged"]),
         (4, {0: 500, 1: 480, 2: 950, 4: 1500}, 6, ["Workers need cores, and there are 4"]),
         (4, {0: 500, 1: 480, 2: 950, 4: 1500}, 1.5, ["they do better than that"]),
@@ -148,11 +148,7 @@ def training(workers: int, wait_s: float, step_s: float, device: str = "cpu", ep
 @pytest.mark.parametrize(
     ("wait_s", "guess", "said"),
     [
-        (
-            0.04,
-            ...,
-            ["the model waits for images 50% of the time.", "that would be 18 of the 36 dollars"],
-        ),
+        (0.04, ..., ["the model waits for images 50% of the time.", "that would be 18 of the 36 dollars"]),
         (0.04, 45, ["You said 45%. Good eye."]),
         (0.04, 5, ["You said 5%. It's easy to miss"]),
         (0.04, 90, ["better than their reputation"]),

@@ -53,7 +53,7 @@ def program(name: str) -> Any:
 @pytest.mark.parametrize(
     ("devices", "seen", "guess", "said"),
     [
-        (0, [24], ..., ["once, with 24 samples", "You made no bet", "no GPU that it could use"]),
+        (0, [24], ..., ["once, with 24 samples", "You made no bet", "no GPU here that it could use"]),
         (0, [24], 1, ["You knew."]),
         (0, [24], 4, ["You said 4. It's one call for each GPU"]),
         (1, [24], None, ["With one GPU the wrapper moves the model and the batch there"]),
@@ -333,8 +333,7 @@ def as_launched(name: str, monkeypatch: pytest.MonkeyPatch, **change: object) ->
 
 
 @pytest.mark.parametrize(
-    ("guess", "said"),
-    [(..., ""), (2.1, "you could plan"), (1, "twice the weights"), (9, "alike"), ("two", "a number")],
+    ("guess", "said"), [(..., ""), (2.1, "you could plan"), (1, "twice the weights"), (9, "alike"), ("two", "a number")]
 )
 def test_memory(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     as_launched("03_memory", monkeypatch)

@@ -57,8 +57,8 @@ def show_one_line(run: Run, guess: Guess = ...) -> None:
         say("With one GPU the wrapper moves the model and the batch there, and calls the model. Nothing is split.")
     else:
         say(
-            "There's no GPU here that it could use, so the wrapper only called your model: no error, no warning. Four GPUs"
-            " would have got 6 samples each."
+            "There's no GPU here that it could use, so the wrapper only called your model: no error, no warning."
+            " Four GPUs would have got 6 samples each."
         )
     more_checks(
         {
@@ -252,8 +252,9 @@ def show_against_ddp() -> Figure:
     bare_s = 200 * (weights_GB + outputs_GB) / LINK_GBPS
     say(
         f"Published: DDP {ddp_s:.0f} s, DataParallel {dp_s:.0f} s. In each of 200 steps DataParallel's GPUs wait for"
-        f" {weights_GB:.1f} GB of weights and gradients and {outputs_GB:.1f} GB of outputs (not for their gradients: the"
-        f" loss was among the outputs). At {LINK_GBPS} GB/s that predicts {bare_s:.1f} s more. The rest may be Python."
+        f" {weights_GB:.1f} GB of weights and gradients and {outputs_GB:.1f} GB of outputs (not for their gradients:"
+        f" the loss was among the outputs). At {LINK_GBPS} GB/s that predicts {bare_s:.1f} s more. The rest may be"
+        " Python."
     )
     say(f"DDP that may not use the fast link took {off_s:.0f} s: the link matters more than the wrapper.")
     _both_ways()

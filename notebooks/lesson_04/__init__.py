@@ -140,8 +140,9 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     compute_s, on_paper = SHARE / far[1].median, step_on_paper(SHARE / far[1].median, nbytes, _ETHERNET_BPS)
     say(
         f"On paper: each GPU sends 2 x 7/8 of its {nbytes / 1e6:.0f} MB of gradients. At {_ETHERNET_BPS / 1e9:.1f} GB/s"
-        f" (90% of the line) that takes {(on_paper - compute_s / 3) * 1e3:.1f} ms. Computing takes {compute_s * 1e3:.1f} ms, a third of it"
-        f" forward. So a step takes about {compute_s / 3 * 1e3:.1f} + {(on_paper - compute_s / 3) * 1e3:.1f} ="
+        f" (90% of the line) that takes {(on_paper - compute_s / 3) * 1e3:.1f} ms. Computing takes"
+        f" {compute_s * 1e3:.1f} ms, a third of it forward. So a step takes about"
+        f" {compute_s / 3 * 1e3:.1f} + {(on_paper - compute_s / 3) * 1e3:.1f} ="
         f" {on_paper * 1e3:.1f} ms, and eight GPUs are 8 x {compute_s * 1e3:.1f} / {on_paper * 1e3:.1f} ="
         f" {EIGHT * compute_s / on_paper:.1f} times as fast as one."
     )
