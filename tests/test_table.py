@@ -104,8 +104,12 @@ def test_sentences_are_printed_in_lines_that_jupyterlab_need_not_break(capsys: p
 
 
 def test_a_sentence_of_a_lesson_is_text_and_html(capsys: pytest.CaptureFixture[str]) -> None:
-    say("1 < 2, " * 30)
-    assert capsys.readouterr().out == "1 < 2, " * 30 + "\n", "whoever tests or reads a log sees it as it was said"
+    said = "1 < 2, " * 30 + "and so on"
+    say(said)
+    assert capsys.readouterr().out == said + "\n", "whoever tests or reads a log sees it as it was said"
+    say("")
+    say("Two of three.  Well judged. ")
+    assert capsys.readouterr().out == "Two of three. Well judged.\n", "what wasn't guessed leaves no gap and no line"
     shown: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("course_utils.pages.show", shown.append)
