@@ -92,8 +92,8 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
     say(f"Your core loads {rate:,.0f} images a second. {_on_rate(guess, rate)}")
     if busy < 0.5:
         say(
-            f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}. With this loop it would compute {busy:.0%} of the time"
-            f" and wait for the rest. It takes {cores} such cores to feed it."
+            f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}. This loop loads, then computes, in turns: it would"
+            f" compute {busy:.0%} of the time, and wait for the rest. It takes {cores} such cores to feed it."
         )
     else:
         say(f"That's a fast core: an A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}, and would wait {1 - busy:.0%}.")
@@ -259,7 +259,7 @@ def show_copies(run: Run, guess: Guess = ...) -> Figure:
     device = "Our program ran on an emulated A100, whose copies take modelled time: w" if emulated else "W"
     say(
         f"{device}ith non_blocking=True the call came back after {back_s * 1e3:.2f} ms, and the copy took"
-        f" {whole_s * 1e3:.1f} ms."
+        f" {whole_s * 1e3:.1f} ms{' in our model' * emulated}."
     )
     verdict = None if emulated else took["pinned"].faster_than(took["pageable"])
     claim("a copy from pinned memory takes less time", verdict, why="needs a GPU" if emulated else "")
@@ -331,11 +331,14 @@ def what_you_saw(alone: Run, measured: Sweep, starved: Run, fed: Run, streams: R
         if faster
         else "too close to tell here"
     )
+    loaded = f"{bar(best)} loaded {medians[best]:,.0f}"
+    if medians[best] <= medians[0]:
+        loaded = f"workers loaded no more than that ({medians[best]:,.0f} at best)"
     made = len(sum(_by_worker(streams, "as it stands"), []))
     return Words(
         [
             f"One core loads {rate:,.0f} images a second, and an A100 eats {A100_IMAGES_PER_S:,}. On"
-            f" {_cores(Machine.here().cores)}, {bar(best)} loaded {medians[best]:,.0f}.",
+            f" {_cores(Machine.here().cores)}, {loaded}.",
             f"A training without workers waited {waiting_share(starved):.0%} of its time. With"
             f" {bar(_workers_of(fed))} it waited {waiting_share(fed):.0%}: {gained}.",
             f"Two workers made {made} samples of {SEEN}, without an error.",

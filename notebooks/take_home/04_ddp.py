@@ -83,9 +83,9 @@ def main():
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if args.batch_size % world_size:
         raise SystemExit(f"--batch-size {args.batch_size} can't be shared by {world_size} ranks")
-    torch.manual_seed(rank)  # ranks draw other dropout masks; DDP still starts all of them from rank 0's weights
 
-    train_set, test_set = data(4096, seed=1), data(1000, seed=2)
+    train_set, test_set = data(4096, seed=1), data(1000, seed=2)  # the same on all ranks
+    torch.manual_seed(rank)  # from here on ranks draw other dropout masks; DDP starts them all from rank 0's weights
     sampler = DistributedSampler(train_set)
     loader = DataLoader(train_set, args.batch_size // world_size, sampler=sampler, pin_memory=gpu)
     model = DDP(new_model().to(device), device_ids=[device] if gpu else None)
