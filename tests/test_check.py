@@ -57,16 +57,16 @@ def right_answers() -> list[ParameterSet]:
 
 
 def wrong_answers() -> list[ParameterSet]:
-    """All wrong answers; outside the slow tests only the first of each exercise, and none that waits for a limit of
-    seconds."""
-    waits = ("endless", "hang", "deadlock")
-    seen: set[str] = set()
+    """All wrong answers; outside the slow tests one for each symptom of an exercise, and none that waits for a limit of
+    seconds or, as those of 07.1 about calls one after another, sleeps for long."""
+    waits = ("endless", "hang", "deadlock", "one by one", "some at once")
+    seen: set[tuple[str, str]] = set()
     params = []
     for wrong in WRONG:
-        later = wrong.exercise in seen or wrong.symptom in waits
+        later = (wrong.exercise, wrong.symptom) in seen or wrong.symptom in waits
         params.append(pytest.param(wrong, id=wrong.id, marks=slow(wrong.exercise, later)))
         if not later:
-            seen.add(wrong.exercise)
+            seen.add((wrong.exercise, wrong.symptom))
     return params
 
 
