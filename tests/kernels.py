@@ -168,7 +168,7 @@ class Kernel:
         """Marked processes other than the kernel, its server, and `but`."""
         return [p for p in self.mark.alive() if p.pid not in (self.pid, self.server, *but)]
 
-    def wait_clean(self, seconds: float = 5.0, *but: int) -> None:
+    def wait_clean(self, seconds: float = 2.0, *but: int) -> None:
         """No process of a launch is left, no temporary file, no open port."""
         until = time.monotonic() + limit(seconds)
         while left := self.left(*but):

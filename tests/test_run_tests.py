@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, load_tool
@@ -40,8 +41,8 @@ Runner = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Runner:
-    """Runs made-up tests in a project of their own, without workers. Returns the exit status and all that was said."""
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The gate's runner, for made-up tests in a project of their own, without workers."""
     runner = load_tool("run_tests")
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
@@ -54,6 +55,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         "phases": lambda everything: [("slow or not slow" if everything else "not slow", "0")],
     }.items():
         monkeypatch.setattr(runner, name, value)
+    return runner
+
+
+@pytest.fixture
+def run(runner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Runner:
+    """Runs made-up tests. Returns the exit status and all that was said."""
 
     def run(*sources: str, options: tuple[str, ...] = ()) -> tuple[int, str]:
         for number, source in enumerate(sources):
@@ -96,6 +103,22 @@ def test_what_passes_alone_is_green_and_named_with_both_outputs(run: Runner, tmp
 def test_what_is_broken_is_red(run: Runner, source: str, says: str) -> None:
     code, said = run(GOOD, source)
     assert code == 1 and says in said and "[tests] red" in said, said
+
+
+def test_a_gate_in_which_everything_fails_ends_early(run: Runner) -> None:
+    """Nine is the most that the gate waits for, where four get a second chance."""
+    code, said = run(BROKEN.format(40))
+    assert code == 1 and "too many for a second chance" in said and "9 failed" in said, said
+    code, said = run(BROKEN.format(40), options=("--all",))
+    assert code == 1 and "40 failed" in said, said
+
+
+def test_second_chances_end_when_it_is_red_and_took_long(
+    run: Runner, runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "GIVE_UP_AFTER_S", 0)
+    code, said = run(BROKEN.format(3))
+    assert code == 1 and said.count("once more, alone") == 1 and said.count("no second chance any more") == 2, said
 
 
 def test_no_test_at_all_is_red(run: Runner) -> None:

@@ -29,6 +29,7 @@ from course_utils.machine import usable_cores  # noqa: E402
 
 MOST_WOBBLES = 5
 MOST_SECOND_CHANCES = 12  # of more failures than these, something else is the cause
+GIVE_UP_AFTER_S = 300  # one test has failed twice: so long others get their second chance
 WOBBLED = ROOT / "artifacts" / "wobbled.jsonl"
 SHOWN_LINES = 30  # of each output of a test that wobbled; the file has all of it
 
@@ -90,9 +91,16 @@ def once_more(test: str) -> tuple[bool, str]:
 
 
 def second_chances(failed: dict[str, str]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Run each failed test once more: those that failed again, and those that wobbled."""
-    broken, wobbled = [], []
+    """Run each failed test once more: those that failed again, and those that wobbled. When one has failed again and
+    minutes have gone by, the rest count as broken: what makes every test wait for its limit would keep us for hours."""
+    broken: list[str] = []
+    wobbled: list[dict[str, Any]] = []
+    began = time.monotonic()
     for test, first in failed.items():
+        if broken and time.monotonic() - began > GIVE_UP_AFTER_S:
+            print(f"\n[tests] no second chance any more, red it is: {test}", flush=True)
+            broken.append(test)
+            continue
         print(f"\n[tests] once more, alone: {test}", flush=True)
         load = os.getloadavg()[0]
         passed, second = once_more(test)
@@ -150,9 +158,12 @@ def main() -> int:
     chosen, options = parser.parse_known_args()
     if chosen.lesson:
         options += ["--lesson", chosen.lesson]
+    if not chosen.all:  # each test may fail twice, itself and what clears up after it: this is red for sure
+        options += [f"--maxfail={2 * MOST_SECOND_CHANCES + 1}"]
     began, found = time.monotonic(), Outcome()
     for which, at_a_time in phases(chosen.all or bool(chosen.lesson)):
-        run(which, at_a_time, options, found)
+        if chosen.all or len(found.failed) <= MOST_SECOND_CHANCES:
+            run(which, at_a_time, options, found)
     fine = verdict(found)
     print(f"[tests] {'green' if fine else 'red'} after {(time.monotonic() - began) / 60:.1f} minutes", flush=True)
     return 0 if fine else 1
