@@ -139,7 +139,7 @@ def sweep(
                 " sys.last_value.sweep`."
             )
         raise
-    if not quiet and (busy := busy_machine([run for results in runs for run in results], machine)):
+    if not quiet and not warned and (busy := busy_machine([run for results in runs for run in results], machine)):
         print_lines(busy)
     return Sweep(points, runs)
 

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+from conftest import ROOT
 
 import lesson_00
 from course_utils import Run, Sweep, predict, published
 from course_utils.claims import ClaimError
+from course_utils.explore import scaling_laws
 from course_utils.figures import Figure
 from course_utils.results import RankResult
 from lesson_00 import deeper, job
@@ -119,12 +121,20 @@ def test_the_step(guess: object, said: str, capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("many_s", "guess", "said"),
     [
-        (3.2, ..., ["1.56 times as fast, where Amdahl expected 1.67. You made no bet."]),
+        (
+            3.2,
+            ...,
+            [
+                "One rank took 5.00 s, and 2 took 3.20 s: 1.56 times as fast",
+                "where Amdahl expected 1.67. You made no bet.",
+            ],
+        ),
         (3.2, None, ["You made no bet."]),
         (3.2, "fast", ["Your bet should be a number"]),
         (3.2, 1.6, ["You said 1.6. Well done."]),
         (3.2, 2, ["You said 2. The test and the talking cost more"]),
         (3.2, 1, ["You said 1. It's better than you feared."]),
+        (4.0, 2, ["1.25 times as fast", "That's far below: ranks that share", "You said 2. The test"]),
         (2.2, 2, ["2.27 times as fast", "That's more than the law allows", "You said 2. It's better"]),
     ],
 )
@@ -169,7 +179,7 @@ def test_a_job_that_all_ranks_tested_is_seen() -> None:
             2.5,
             [
                 "✓ the test is faster when",
-                "the test is 3.3 times as fast, which takes 22% off the job",
+                "the test takes 300 ms and not 1000. The 700 ms saved are 22% of a job of 3200 ms.",
                 "1.56 times the speed on 2 ranks becomes 2.00",
             ],
         ),
@@ -181,7 +191,7 @@ def test_sharing_the_test(after_s: float, said: list[str], capsys: Captured) -> 
     figure = lesson_00.show_shared_test(jobs({1: 5.0, 2: 3.2}, shared_s=after_s))
     out = capsys.readouterr().out
     assert all(words in out for words in said), out
-    assert ("off the job" in title(figure)) == (after_s < 3)
+    assert ("saves 22% of the job" in title(figure)) == (after_s < 3)
     lesson_00.show_shared_test(jobs({1: 3.0, 2: 3.2}, shared_s=after_s))
     assert "becomes" not in capsys.readouterr().out, "nothing is said of a speed-up that wasn't shown"
     with pytest.raises(ClaimError, match="as many images were tested"):
@@ -206,10 +216,11 @@ EMULATED = {(1, False): (4.0, 1.0), (8, False): (0.6, 1.0), (8, True): (0.6, 0.1
 )
 def test_eight_gpus(bet: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
-    figure = lesson_00.show_eight(bet)
+    figure = lesson_00.show_eight(bet, ALONE)
     out = capsys.readouterr().out
     assert "Eight GPUs need 7.7 hours: 2.9 to train and 4.8 to test. If they share the test, it's 3.5." in out
     assert "19.2 hours of training / 8 + 4.8 of test = 7.2. The other 0.5 go to" in out
+    assert "The test is 20% of the day on an A100, and 20% of the job on your device." in out
     assert said in out and "✓ 3 more checks passed" in out and "24 hours become 7.7, or 3.5" in title(figure)
     monkeypatch.setattr(job, "emulated_s", lambda: EMULATED | {(8, False): (0.3, 1.0)})
     with pytest.raises(ClaimError, match="than Amdahl allows"):
@@ -227,7 +238,38 @@ def test_a_clock_that_stops_too_early(guess: object, said: str, capsys: Captured
     assert said in out and "The hasty clock saw 2%." in out and "✓ a clock that doesn't wait" in out
 
 
-@pytest.mark.parametrize(("many_s", "said"), [(3.2, "you measured 1.56"), (5.0, "your machine was too busy")])
+def test_a_serial_part_that_another_device_does_not_have(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
+    lesson_00.show_eight(3, jobs({1: 10.0}))
+    out = capsys.readouterr().out
+    assert "20% of the day on an A100, and 10% of the job on your device. A device isn't equally fast" in out
+    lesson_00.show_eight(3)
+    assert "your device" not in capsys.readouterr().out
+
+
+def test_what_the_page_says_of_64_gpus() -> None:
+    """The numbers in its text are the emulated job's and the explorer's."""
+    page = (ROOT / "notebooks" / "00_start_here.ipynb").read_text()
+    share = job.hours(1)["test"] / job.DAY_H
+    for words in (f"{share:.0%} serial", f"scaling(serial={100 * share:.0f}, talk=3)"):
+        assert words in page
+    told = {}
+    for serial in (22, 0):
+        values = {"serial": serial, "talk": 3, "latency": scaling_laws.LATENCY.default}
+        told[serial] = {n: scaling_laws.strong(values, n) for n in scaling_laws.COUNTS}
+    assert all(max(found, key=lambda n: found[n]) == 64 for found in told.values())
+    for words in (f"64 make it {told[22][64]:.1f} times as fast", f"at {told[0][64]:.1f}."):
+        assert words in page
+
+
+@pytest.mark.parametrize(
+    ("many_s", "said"),
+    [
+        (3.2, "you measured 1.56."),
+        (4.0, "1.25, since ranks share more than the law knows."),
+        (5.0, "your machine was too busy"),
+    ],
+)
 def test_what_you_saw(many_s: float, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
     first = run([{"mine": []}], [{"mine": []}])

@@ -19,6 +19,7 @@ from .deeper import (
 )
 from .job import (
     EIGHT,
+    FAR_BELOW,
     HERE,
     WORLDS,
     Guess,
@@ -146,6 +147,8 @@ def what_you_saw(first: Run, baseline: Run, alone: Sweep, runs: Sweep) -> Words:
     n, longest = WORLDS[-1], _longest(part_s)
     shown = ahead(runs).status == "shown"
     measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
+    if shown and speedup(runs) < FAR_BELOW * expected_speedup(alone, n):
+        measured += ", since ranks share more than the law knows"
     return Words(
         [
             f"You started {first.world_size} ranks from a cell, and they shared ten images without asking anybody.",
