@@ -80,8 +80,8 @@ def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
         ]
         if measured < FAR_BELOW * expected:
             said.append(
-                "That's far below: ranks that share a machine share its memory and its caches too, and perhaps another"
-                " program was using a core."
+                "That's far below: ranks that share a machine share its memory and its caches too, two cores of a"
+                " cloud machine are often halves of one, and another program may have used them."
             )
         if measured > 1.05 * expected:
             said.append(
