@@ -363,6 +363,22 @@ def put(output: Any, label: str, words: str) -> None:
     box.press("Enter")
 
 
+def pictures(page: Any, picture: Any, output: Any, name: str) -> None:
+    """An explorer in JupyterLab's light and dark themes, at 1280 and 700 pixels: kept in artifacts/ to be seen, and
+    nothing of it may be cut off."""
+    for theme in ("Light", "Dark"):
+        page.evaluate(
+            "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${t}`})", theme
+        )
+        for width in (1280, 700):
+            page.set_viewport_size({"width": width, "height": 800})
+            page.wait_for_timeout(800)
+            page.screenshot(path=str(ROOT / "artifacts" / f"explorer_{name}_{theme.lower()}_{width}.png"))
+            card, inside = picture.locator("..").bounding_box(), output.bounding_box()  # a narrow card scrolls
+            assert card["x"] + card["width"] <= inside["x"] + inside["width"] + 1, f"cut off at {width} pixels"
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
 @pytest.mark.parametrize(  # one with a button that runs stands for all in `make test`
     "name", [name if name == "fsdp" else pytest.param(name, marks=pytest.mark.slow) for name in EXPLORERS]
 )
@@ -370,7 +386,7 @@ def test_an_explorer_answers_to_its_controls(
     name: str, page: Any, start_lab: Callable[..., Lab], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing shows before the guess, then every control moves the picture, buttons run and can be stopped, and nothing
-    is red. Screenshots at 1280 and 700 pixels, light and dark, are kept in artifacts/."""
+    is red. Screenshots at two settings are kept in artifacts/."""
     import nbformat
     from playwright.sync_api import expect
 
@@ -391,6 +407,8 @@ def test_an_explorer_answers_to_its_controls(
         guess.select_option(index=1)
         said.filter(has_not_text="guess first").wait_for()
         assert guess.is_disabled()
+    (ROOT / "artifacts").mkdir(exist_ok=True)
+    pictures(page, picture, output.first, f"{name}_first")
     before = picture.get_attribute("aria-label")
     put(output, label, typed)
     said.filter(has_text=words).wait_for()
@@ -410,8 +428,6 @@ def test_an_explorer_answers_to_its_controls(
         expect(picture).not_to_have_attribute("aria-label", before, timeout=30_000)
         page.mouse.up()
     put(output, label, typed)  # what the buttons run
-    folder = ROOT / "artifacts"
-    folder.mkdir(exist_ok=True)
     for i in range(output.get_by_role("button", name="about").count()):
         button = output.get_by_role("button", name="about").nth(i)
         start = time.perf_counter()
@@ -423,16 +439,7 @@ def test_an_explorer_answers_to_its_controls(
         output.get_by_text("drawn in the picture above").wait_for(timeout=90_000)
         with capsys.disabled():
             print(f"\n  explore.{name}: button {i} twice, stopped once: {time.perf_counter() - start:.1f} s")
-    for theme in ("Light", "Dark"):
-        page.evaluate(
-            "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${t}`})", theme
-        )
-        for width in (1280, 700):
-            page.set_viewport_size({"width": width, "height": 800})
-            page.wait_for_timeout(800)
-            page.screenshot(path=str(folder / f"explorer_{name}_{theme.lower()}_{width}.png"))
-            card, inside = picture.locator("..").bounding_box(), output.first.bounding_box()  # a narrow card scrolls
-            assert card["x"] + card["width"] <= inside["x"] + inside["width"] + 1, f"cut off at {width} pixels"
+    pictures(page, picture, output.first, name)
     assert page.locator(".jp-Dialog, .jp-toast-message, .Toastify__toast").count() == 0, "something popped up"
     check(page.evaluate(STATE))
     page.close()
