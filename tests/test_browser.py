@@ -365,17 +365,20 @@ def put(output: Any, label: str, words: str) -> None:
 
 def pictures(page: Any, picture: Any, output: Any, name: str) -> None:
     """An explorer in JupyterLab's light and dark themes, at 1280 and 700 pixels: kept in artifacts/ to be seen, and
-    nothing of it may be cut off."""
+    nothing of it may be cut off. At 700 pixels the sidebar is closed for the picture, as people do."""
+    run = "command => window.jupyterapp.commands.execute(...command)"
     for theme in ("Light", "Dark"):
-        page.evaluate(
-            "t => window.jupyterapp.commands.execute('apputils:change-theme', {theme: `JupyterLab ${t}`})", theme
-        )
-        for width in (1280, 700):
+        page.evaluate(run, ["apputils:change-theme", {"theme": f"JupyterLab {theme}"}])
+        for width, sidebar in ((1280, True), (700, True), (700, False)):
             page.set_viewport_size({"width": width, "height": 800})
+            if not sidebar:
+                page.evaluate(run, ["application:toggle-left-area"])
             page.wait_for_timeout(800)
-            page.screenshot(path=str(ROOT / "artifacts" / f"explorer_{name}_{theme.lower()}_{width}.png"))
+            if sidebar == (width == 1280):
+                page.screenshot(path=str(ROOT / "artifacts" / f"explorer_{name}_{theme.lower()}_{width}.png"))
             card, inside = picture.locator("..").bounding_box(), output.bounding_box()  # a narrow card scrolls
             assert card["x"] + card["width"] <= inside["x"] + inside["width"] + 1, f"cut off at {width} pixels"
+        page.evaluate(run, ["application:toggle-left-area"])
     page.set_viewport_size({"width": 1280, "height": 800})
 
 

@@ -35,7 +35,7 @@ def cheapest(values: Mapping[str, Any], step: predict.DDPStep, best: tuple[float
 def compared(kind: str, result: dict[str, Any], step: predict.DDPStep) -> str:
     """What was compared with what."""
     if kind == "emulated":
-        off = f"Emulated: {result['step_s'] / step.total_s - 1:+.0%} against the prediction."
+        off = f"Emulated: {result['step_s'] / step.total_s - 1:+z.0%} against the prediction."
         return off + " The real DDP ran; the times come from a model, not from GPUs."
     scaled = f"gradients scaled down to {readable('bytes', result['nbytes'])}"
     return f"Measured here: {scaled}, on other hardware, so compare the shapes, not the seconds."

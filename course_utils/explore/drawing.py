@@ -49,7 +49,8 @@ class Drawing:
     ) -> None:  # fmt: skip
         weight = " font-weight='bold'" if bold else ""
         where = f"x='{x:.1f}' y='{y:.1f}' font-size='{size:g}' text-anchor='{anchor}' fill='{color}'{weight}"
-        self._body.append(f"<text {where}>{html.escape(words)}</text>")
+        kept = html.escape(words).replace("  ", "\u00a0 ")  # browsers draw several spaces as one
+        self._body.append(f"<text {where}>{kept}</text>")
 
     def line(
         self, points: Sequence[tuple[float, float]], color: str = INK, width: float = 1.5, dashes: str = ""

@@ -70,7 +70,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     drawing.text(12, 52, "how many", 12)
     drawing.text(LEFT + WIDE, low + 34, f"size times the scale ({where})", 11, "end")
     if answered:
-        drawing.text(12, low + 34, "pale: fewer digits; hatched: lost", 12)
+        drawing.text(LEFT + WIDE, low + 50, "pale: fewer digits; hatched: lost", 11, "end")
     if not answered:
         return View.of(
             drawing, f"The gradients by their size, {where}. What {held.name} makes of them shows after your guess."

@@ -11,6 +11,7 @@ from .drawing import Drawing
 from .parts import _FILLS, AXIS, LEFT, WIDE, ticks
 
 ROW = 24.0
+QUEUE = 8.0  # a full queue; its length as a number stands above it
 
 
 def legend(drawing: Drawing, y: float) -> None:
@@ -67,7 +68,7 @@ def _queue(drawing: Drawing, y: float, spans: Sequence[Span], length: float, wor
     for (start, ready), (end, _) in zip(steps, steps[1:], strict=False):
         x, wide = LEFT + WIDE * start / length, WIDE * (end - start) / length
         if ready and wide > 0.2:
-            tall = (ROW - 6) * min(1.0, ready / (2 * workers))
-            drawing.bar(x, y + ROW - 3 - tall, wide, tall, GREY, "", f"{ready} ready", edge="none")
+            tall = QUEUE * min(1.0, ready / (2 * workers))
+            drawing.bar(x, y + ROW - 2 - tall, wide, tall, GREY, "", f"{ready} ready", edge="none")
             if wide > 9:
-                drawing.text(x + wide / 2, y + ROW - 6, f"{ready}", 11, "middle", True, INK)
+                drawing.text(x + wide / 2, y + ROW - QUEUE - 4, f"{ready}", 11, "middle", color=INK)

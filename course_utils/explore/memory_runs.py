@@ -56,14 +56,14 @@ def compared(drawing: Drawing, y: float, predicted: Held, emulated: Mapping[str,
     kinds = [kind for kind in first if first[kind] or emulated.get(kind)]
     sums = [(kind, first[kind], emulated.get(kind, 0.0)) for kind in kinds]
     sums.append(("together", sum(first.values()), sum(emulated.values())))
-    rows = [(name, (gb(one), gb(other), f"{other / one - 1:+.0%}" if one else "")) for name, one, other in sums]
+    rows = [(name, (gb(one), gb(other), f"{other / one - 1:+z.0%}" if one else "")) for name, one, other in sums]
     table(drawing, y, ("predicted", "emulated", "difference"), rows, "together")
 
 
 def said(values: Mapping[str, Any], predicted: Held, emulated: Mapping[str, float]) -> str:
     """What was compared with what, and why they differ where they do."""
     total, memory = sum(emulated.values()), 1e9 * values["memory_GB"]
-    words = f" Emulated: {gb(total)}, {total / predicted.most - 1:+.1%} against the prediction. Both are models: the"
+    words = f" Emulated: {gb(total)}, {total / predicted.most - 1:+z.1%} against the prediction. Both are models: the"
     words += " real program ran, and its tensors were counted, on a GPU that has as much memory as it takes."
     if total > memory:
         words += f" On {gb(memory)} it would have run out of memory."

@@ -91,7 +91,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     if emulated:
         draw_run(drawing, low + 172, emulated, (LEFT, WIDE))
         off = emulated["step_s"] / emulated["predicted_s"] - 1
-        said += f" Emulated: {off:+.1%} against a prediction from what each stage took alone. torch's own"
+        said += f" Emulated: {off:+z.1%} against a prediction from what each stage took alone. torch's own"
         said += " schedule ran; the times come from a model, not from GPUs."
     return View.of(drawing, said)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
         at = middle(row, column)
         return ("diverged", None) if at.diverged else (f"{at.accuracy:.1%}", min(1.0, at.accuracy / 0.3))
 
-    ages = {n: statistics.mean(t.stale for r in RATES for t in every[n, r] if not t.diverged) for n in TRAINERS}
+    ages = {n: middle(n, lr).stale for n in TRAINERS}
     end = "the loss diverged" if now.diverged else f"{now.accuracy:.1%} right in the end"
     title = f"{_many(trainers)}, learning rate {lr:g}: {end}"
     drawing.text(12, 24, title if answered else "Which trainings still learn?", 15, bold=True)
@@ -53,7 +52,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     name = {n: f"{_many(n)}, " + (f"{ages[n]:.1f} old" if ages[n] else "fresh") for n in TRAINERS}
     low = grid(drawing, 150, 58, WIDTH - 170, TRAINERS, RATES, cell, (trainers, lr), lambda n: name[n])
     drawing.text(
-        WIDTH - 20, low + 18, f"{where}; {len(every[1, RATES[0]])} seeds. Old: mean updates by others", 11, "end"
+        WIDTH - 20, low + 18, f"{where}; {len(every[1, RATES[0]])} seeds. Old: updates by others, at this rate", 11, "end"
     )
     if not answered:
         return View.of(drawing, "What one trainer reaches at each learning rate. More trainers show after your guess.")
