@@ -66,7 +66,8 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     )
     said += f" {number(peaks['backward'])} in backward. DDP would hold 1 and 2 times."
     if emulated:
-        pairs = (f"{number(emulated[phase])} in {phase} ({emulated[phase] / peaks[phase] - 1:+z.0%})" for phase in peaks)
+        off = {phase: emulated[phase] / peaks[phase] - 1 for phase in peaks}
+        pairs = (f"{number(emulated[phase])} in {phase} ({off[phase]:+z.0%})" for phase in peaks)
         said += (
             f" Emulated: {', '.join(pairs)}. Both are models: the real `fully_shard` ran, and its tensors were counted."
         )

@@ -51,9 +51,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     drawing.text(12, 50, f"test accuracy after {UPDATES:,} updates, by learning rate", 12)
     name = {n: f"{_many(n)}, " + (f"{ages[n]:.1f} old" if ages[n] else "fresh") for n in TRAINERS}
     low = grid(drawing, 150, 58, WIDTH - 170, TRAINERS, RATES, cell, (trainers, lr), lambda n: name[n])
-    drawing.text(
-        WIDTH - 20, low + 18, f"{where}; {len(every[1, RATES[0]])} seeds. Old: updates by others, at this rate", 11, "end"
-    )
+    drawing.text(WIDTH - 20, low + 18, f"{where}; {len(every[1, RATES[0]])} seeds. Old: updates by others", 11, "end")
     if not answered:
         return View.of(drawing, "What one trainer reaches at each learning rate. More trainers show after your guess.")
     _losses(drawing, low + 34, lr, trainers)
