@@ -15,7 +15,7 @@ from course_utils.pages import Program, Words, guessed, say
 from course_utils.predict import BreakEven
 from course_utils.units import readable
 
-from .compile_figures import break_even, ratios
+from .compile_figures import about, break_even, ratios
 from .deeper import (
     before_and_after,
     show_forked,
@@ -127,19 +127,19 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
         say(f"A compiled step saved nothing here, so nothing pays it back. {_on_steps(guess, model.calls)}")
     else:
         say(
-            f"{readable('s', model.once_s)} / ({readable('s', model.before_s)} - {readable('s', model.after_s)}) ="
-            f" {model.calls:,.0f} steps, which is {readable('s', model.before(model.calls))} of training."
+            f"{readable('s', model.once_s)} / ({readable('s', model.before_s)} - {readable('s', model.after_s)}) is"
+            f" about {about(model.calls)} steps, or {readable('s', model.before(model.calls))} of training."
             f" {_on_steps(guess, model.calls)}"
         )
         day = 24 * 3600
         say(
-            f"In eager mode a day of such training is {day / model.before_s:,.0f} steps. Compiled, they take"
+            f"In eager mode a day of such training is about {about(day / model.before_s)} steps. Compiled, they take"
             f" {model.after(day / model.before_s) / 3600:.1f} hours."
         )
     more_checks({"each step was counted": len(run.values("step_s", name="compiled")) > 10})
     reach = max(2 * model.calls, 100.0) if math.isfinite(model.calls) else 0
     title = (
-        f"Paid back after {model.calls:,.0f} steps"
+        f"Paid back after about {about(model.calls)} steps"
         if math.isfinite(model.calls)
         else "A compiled step saves nothing here"
     )
@@ -234,8 +234,8 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
     case = next(case for case in published.cases("times_faster", prefix=PUBLISHED))
     ten = {v: run.samples("call_s", version=v, n=10) for v in ("eager", "script", "trace")}
     times = ten["eager"].median / ten["script"].median
-    slope = {v: (run.samples("call_s", version=v, n=20).q1 - ten[v].q1) / 10 * 1e6 for v in ten}
-    entry = {v: ten[v].q1 * 1e6 - 10 * slope[v] for v in ten}
+    slope = {v: (run.samples("call_s", version=v, n=20).median - ten[v].median) / 10 * 1e6 for v in ten}
+    entry = {v: ten[v].median * 1e6 - 10 * slope[v] for v in ten}
     say(f"PyTorch says: {run.value('warning')}")
     say(
         f"Scripted, ten products take {ten['script'].median * 1e6:.1f} µs."
@@ -244,7 +244,8 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
     if min(slope["eager"], slope["script"]) > 0:
         each = ", ".join(f"{slope[v]:.2f} µs {words}" for v, words in HOW.items())
         none = ", ".join(
-            f"{f'{entry[v]:.2f} µs' if entry[v] > 0.05 else 'nothing'} {words}" for v, words in HOW.items()
+            f"{f'{entry[v]:.2f} µs' if entry[v] > 0.05 else 'too little to measure'} {words}"
+            for v, words in HOW.items()
         )
         say(f"One more product costs {each}. Getting in and out costs {none}.")
     else:
@@ -293,15 +294,15 @@ def what_you_saw(one_line: Run, breaks: Run, again: Run, classic: Run) -> Words:
         pays = f"One line cost {readable('s', first)} and saved nothing here."
     else:
         pays = (
-            f"One line cost {readable('s', first)} once and made each step {saved:.1f} times as fast. It's paid back"
-            f" after {model.calls:,.0f} steps."
+            f"One line cost {readable('s', first)} once and made each step {saved:.1f} times as fast. It would be"
+            f" paid back after about {about(model.calls)} steps."
         )
     ten = {v: classic.samples("call_s", version=v, n=10).median * 1e6 for v in ("eager", "script")}
     case = next(case for case in published.cases("times_faster", prefix=PUBLISHED))
     return Words(
         [
             pays,
-            f"An if on a tensor made {breaks.value('graphs', name='watched')} graphs of one. A counter in Python made"
+            f"An if on a tensor cut one graph into {breaks.value('graphs', name='watched')}. A counter in Python made"
             f" the compiler start {again.values('compiled', name='counter')[-1]} times, and all batch sizes together"
             f" {again.values('compiled', name='sizes')[-1]} times.",
             f"TorchScript's ten products: {ten['eager']:.1f} µs in eager mode and {ten['script']:.1f} µs scripted here,"

@@ -16,6 +16,11 @@ Points = Sequence[tuple[float, float]]  # calls, and the seconds that they took
 Ratio = Samples | float
 
 
+def about(count: float) -> str:
+    """A number that lines drawn on can't give more exactly: two digits of it, such as 1,800."""
+    return f"{float(f'{count:.2g}'):,.0f}" if math.isfinite(count) else "no number"
+
+
 def break_even(
     before: Points,
     after: Sequence[Points],
@@ -39,7 +44,8 @@ def break_even(
     guesses, open_guess = made_guesses(None if guess is None else {"calls": guess}, ["calls"])
     found = [crossing(before, curve) for curve in after]
     met = Samples(found).median
-    if reach and predicted is not None and not math.isfinite(met):
+    drawn_on = reach > 0 and predicted is not None and not math.isfinite(met)
+    if drawn_on and predicted is not None:
         met = predicted.calls
     most = max(reach, *(curve[-1][0] for curve in (before, *after)))
     seconds = max(curve[-1][1] for curve in (before, *after))
@@ -69,6 +75,10 @@ def break_even(
         told = "drawn on" if reach else "predicted"
         ax.plot([0, most], [0, predicted.before(most) * factor], label=told, **dashed)
         ax.plot([0, most], [predicted.once_s * factor, predicted.after(most) * factor], **dashed)
+        for label, end_s in zip(labels, (predicted.before(most), predicted.after(most)), strict=True) if reach else ():
+            above = end_s >= max(predicted.before(most), predicted.after(most))
+            near: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "bottom" if above else "top"}
+            ax.annotate(label, (most, end_s * factor), (-10, 0 if above else -8), color=canvas.INK, fontsize=10, **near)
         seconds = max(seconds, predicted.before(most), predicted.after(most))
     top = seconds * factor * 1.08
     if math.isfinite(met):
@@ -80,7 +90,8 @@ def break_even(
             "fontsize": 10.5,
             "fontweight": "bold",
         }
-        ax.annotate(f"{met:,.0f} {unit_name}", (met, top * 0.04), (5 if right else -5, 0), color=canvas.BLUE, **place)
+        where = f"about {about(met)}" if drawn_on else f"{met:,.0f}"
+        ax.annotate(f"{where} {unit_name}", (met, top * 0.04), (5 if right else -5, 0), color=canvas.BLUE, **place)
     drawn = [calls for calls in guesses.values() if calls <= 1.5 * most]
     for calls in drawn:
         ax.plot([calls], [_line(before, calls) * factor], label="your guess", **GUESS)
@@ -114,7 +125,8 @@ def break_even(
     ]
     said = "drawn on, the lines meet after" if reach else "predicted"
     if predicted is not None:
-        said += f" {number(predicted.calls)}" if math.isfinite(predicted.calls) else " that it never is"
+        told = f"about {about(predicted.calls)}" if reach else number(predicted.calls)
+        said += f" {told}" if math.isfinite(predicted.calls) else " that it never is"
         parts.append(said)
     parts += [f"guessed {number(calls)}" for calls in guesses.values()]
     return Figure(mpl, sentence("; ".join(parts)) + " No guess was made." * open_guess)

@@ -13,6 +13,8 @@ from course_utils.figures.canvas import BLUE, GREEN, INK, ORANGE, RUST
 from course_utils.predict import BreakEven
 from course_utils.units import readable
 
+from .compile_figures import about
+
 CONTROLS = (
     Control("compile_s", "compiling takes", 20, "seconds, each time", 0.1, 3600, "s", base=10, whole=False),
     Control("times", "compilations", 1, "the first, and again for each new graph", 1, 64, base=2),
@@ -59,11 +61,11 @@ def _render(values: Values, found: Found, answered: bool = True) -> View:
         x, y = at(meet, model.before(meet))
         drawing.line([(x, low - tall), (x, low)], INK, 1.4, "2 3")
         drawing.dot(x, y, GREEN, 6, hollow=True)
-        where, color = f"paid back after {meet:,.0f} steps", INK
+        where, color = f"paid back after about {about(meet)} steps", INK
     else:
         where, color = "no number of steps pays it back", RUST
         if math.isfinite(meet):
-            where = f"{meet:,.0f} steps would pay it back"
+            where = f"about {about(meet)} steps would pay it back"
     drawing.text(LEFT + WIDE, 50, where, 12, "end", color=color)
     said = (
         f"{readable('s', model.once_s)} of compiling, {readable('s', model.before_s)} a step without it and"
