@@ -25,6 +25,7 @@ from .job import (
     Guess,
     ahead,
     expected_speedup,
+    gap_in,
     hours,
     run_job,
     show_eight,
@@ -87,14 +88,17 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
         f" {_on_bottleneck(predict.bottleneck(part_s))}"
     )
     say(f"The loss went from {first:.2f} to {last:.2f}: so few steps are only a beginning.")
-    claim("backward takes longer than forward", parts["forward"].faster_than(parts["backward"]))
+    claim("forward takes less time than backward", parts["forward"].faster_than(parts["backward"]))
     more_checks({"the loss doesn't grow": last < 1.1 * first})
     return figures.parts({"one step": parts})
 
 
 def _on_bottleneck(found: predict.Bottleneck) -> str:
     if found.kind == "compute":
-        return f"Computing is {found.share:.0%} of a step. So the device is busy, and a second one can take half of it."
+        return (
+            f"Forward and backward are {found.share:.0%} of a step. So the device is busy, and a second one can take"
+            " half of the work."
+        )
     return str(found)
 
 
@@ -123,7 +127,7 @@ def show_clocks(run: Run, guess: Guess = ...) -> None:
     seen = asked.median / done.median
     say(
         f"The call comes back after {asked.median * 1e3:.2f} ms, and the sum is there after {done.median * 1e3:.1f} ms."
-        f" The hasty clock saw {seen:.0%}. {_on_clock(guess, 100 * seen)}"
+        f" The hasty clock saw {seen:.1%}. {_on_clock(guess, 100 * seen)}"
     )
     claim("a clock that doesn't wait sees less than half", asked.faster_than(done, factor=2))
 
@@ -147,8 +151,8 @@ def what_you_saw(first: Run, baseline: Run, alone: Sweep, runs: Sweep) -> Words:
     n, longest = WORLDS[-1], _longest(part_s)
     shown = ahead(runs).status == "shown"
     measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
-    if shown and speedup(runs) < FAR_BELOW * expected_speedup(alone, n):
-        measured += ", since ranks share more than the law knows"
+    if shown and speedup(runs) < FAR_BELOW * expected_speedup(alone, n) and (where := gap_in(runs)):
+        measured += f"; what's missing is in the {where}"
     return Words(
         [
             f"You started {first.world_size} ranks from a cell, and they shared ten images without asking anybody.",

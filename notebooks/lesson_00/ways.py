@@ -67,7 +67,7 @@ WAYS = (
         when="the model fits: the usual choice", lessons=("04", "05")),
     Way("Sharded (FSDP)", _four([Device((str(k),) * LAYERS, TEXTS[k]) for k in range(4)]),
         divided="batch, weights, optimizer", exchanged="weights and gradients",
-        when="the optimizer's state doesn't fit", lessons=("10",), travels="weights"),
+        when="weights or optimizer don't fit", lessons=("10",), travels="weights"),
     Way("Model parallel, one process", ((Device(FRONT, TEXTS), Device(BACK, TEXTS)),),
         divided="the layers", exchanged="activations",
         when="the model doesn't fit one device", lessons=("06",), process_of="machine"),

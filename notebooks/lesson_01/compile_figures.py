@@ -77,8 +77,8 @@ def break_even(
         ax.plot([0, most], [predicted.once_s * factor, predicted.after(most) * factor], **dashed)
         for label, end_s in zip(labels, (predicted.before(most), predicted.after(most)), strict=True) if reach else ():
             above = end_s >= max(predicted.before(most), predicted.after(most))
-            near: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "va": "bottom" if above else "top"}
-            ax.annotate(label, (most, end_s * factor), (-10, 0 if above else -16), color=canvas.INK, fontsize=10, **near)
+            near: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 10, "color": canvas.INK}
+            ax.annotate(label, (most, end_s * factor), (-10, 0 if above else -24), **near)
         seconds = max(seconds, predicted.before(most), predicted.after(most))
     top = seconds * factor * 1.08
     if math.isfinite(met):

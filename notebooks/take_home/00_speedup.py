@@ -1,10 +1,11 @@
 """How fast would my training be on n GPUs? Time it on one, and ask Amdahl. Plain PyTorch.
 
-    torchrun --standalone --nproc-per-node=1 00_speedup.py
-    torchrun --standalone --nproc-per-node=8 00_speedup.py
+    torchrun --standalone --nproc-per-node=1 00_speedup.py      # says what to expect of n GPUs
+    torchrun --standalone --nproc-per-node=8 00_speedup.py      # measures it on eight
 
-Replace `new_model`, `train_step` and `serial_work` by your own. `serial_work` is whatever only rank 0 does while the
-others wait: a test, a checkpoint, a log. The ranks share each batch, so a run on n ranks is the same work.
+Replace `new_model`, `new_batch`, `train_step` and `serial_work` by your own. `serial_work` is whatever only rank 0 does
+while the others wait: a test, a checkpoint, a log. The ranks share each batch, so a run on n ranks is the same work.
+Loading isn't timed: one batch is used again and again.
 """
 
 import argparse
@@ -20,6 +21,11 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 def new_model():
     return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+def new_batch(n, device):
+    """n inputs and their labels."""
+    return torch.randn(n, 256, device=device), torch.randint(10, (n,), device=device)
 
 
 def train_step(model, optimizer, x, y):
@@ -64,8 +70,8 @@ def main():
 
     model = DDP(new_model().to(device), device_ids=[device] if gpu else None)
     optimizer = torch.optim.AdamW(model.parameters())
-    share = args.batch_size // n
-    x, y = torch.randn(share, 256, device=device), torch.randint(10, (share,), device=device)
+    x, y = new_batch(args.batch_size // n, device)
+    unseen, _ = new_batch(args.batch_size, device)
     ready = torch.zeros(1, device=device)
 
     def train():
@@ -74,7 +80,7 @@ def main():
 
     def serial():
         if rank == 0:
-            serial_work(model.module, torch.randn(args.batch_size, 256, device=device))
+            serial_work(model.module, unseen)
         dist.all_reduce(ready)  # the others wait here
 
     train()  # the first steps also allocate memory and connect the ranks
