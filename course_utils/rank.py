@@ -7,6 +7,7 @@ and `device` goes by torchrun's variables.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
@@ -24,6 +25,9 @@ _RESERVED = {
     "rank": "every record carries the rank that reported it: leave it out, or take another name, such as sender_rank",
     "time": "every record carries the time of its report: take another name, with the unit in it, such as step_s",
 }
+
+# How long a rank that nobody supervises waits at its end, for gloo's threads.
+_GLOO_ENDS_S = 0.2
 
 __all__ = ["amp_dtype", "backend", "device", "devices", "report", "timer", "trace_path"]
 
@@ -178,3 +182,19 @@ def trace_path(name: str = "trace") -> str:
     give each a `name`.
     """
     return os.path.join(os.environ.get("COURSE_RUN_DIR", ""), f"rank{_env_int('RANK', 0)}.{name}.json.gz")
+
+
+def _wait_for_gloo() -> None:
+    """Give gloo's threads time to end what they do, before Python ends.
+
+    The first DistributedDataParallel imports torch.distributed.nn, whose functions have the process group that exists
+    by then as their default; so it outlives `destroy_process_group`. A thread of gloo needs Python's lock to let go of
+    the last collective, and before Python 3.14 an interpreter that is ending stops such a thread inside C++: the
+    process aborts ("terminate called without an active exception"), though its work is done.
+    """
+    if "torch.distributed" in sys.modules:
+        time.sleep(_GLOO_ENDS_S)
+
+
+if "RANK" in os.environ and "COURSE_RUN_DIR" not in os.environ:  # by torchrun or srun: the course's launcher sees to it
+    atexit.register(_wait_for_gloo)

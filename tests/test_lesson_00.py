@@ -3,13 +3,12 @@ home."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from by_torchrun import torchrun
 from conftest import ROOT
 
 import lesson_00
@@ -431,17 +430,11 @@ def test_the_text_of_the_map_is_not_cut_off_and_no_line_covers_another() -> None
 # --- The file to take home --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_the_file_to_take_home_times_a_training_on_one_rank_and_on_two(ranks: int, tmp_path: object) -> None:
+def test_the_file_to_take_home_times_a_training_on_one_rank_and_on_two(ranks: int, tmp_path: Path) -> None:
     """Under torchrun. On one rank it also says what Amdahl expects, and that follows from the times it prints."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    answer = subprocess.run(
-        [*command, str(lesson_00.TAKE_HOME), "--steps", "5", "--batch-size", "64"],
-        capture_output=True, text=True, env=env, timeout=250, cwd=str(tmp_path),
-    )  # fmt: skip
+    answer = torchrun(lesson_00.TAKE_HOME, "--steps", "5", "--batch-size", "64", ranks=ranks, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     found = re.search(r"(\d) ranks?: ([\d.]+) s of training and ([\d.]+) s serial, ([\d.]+) s in all", answer.stdout)
     assert found and int(found[1]) == ranks, answer.stdout

@@ -4,15 +4,13 @@ shows what its checks judge; and the file to take home."""
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from by_torchrun import torchrun
 from conftest import ROOT, checks
 
 import lesson_01
@@ -440,17 +438,12 @@ def test_what_inference_and_training_leave_of_sixteen_products(
 # --- the file to take home --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_file_to_take_home_says_whether_it_pays(ranks: int, tmp_path: Path) -> None:
     """Under torchrun, with a backend that needs no C++ compiler."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    answer = subprocess.run(
-        [*command, str(lesson_01.TAKE_HOME), "--steps", "8", "--batch-size", "64", "--backend", "aot_eager"],
-        capture_output=True, text=True, env=env, timeout=250, cwd=tmp_path,
-    )  # fmt: skip
+    args = ["--steps", "8", "--batch-size", "64", "--backend", "aot_eager"]
+    answer = torchrun(lesson_01.TAKE_HOME, *args, ranks=ranks, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     losses = re.search(r"loss after 8 steps: eager ([\d.]+), compiled ([\d.]+)", answer.stdout)
     assert losses and losses[1] == losses[2], answer.stdout

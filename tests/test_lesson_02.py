@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from by_torchrun import torchrun
 
 import lesson_02
 from course_utils import Provenance, Run, Samples, published
@@ -337,16 +335,11 @@ def test_what_was_published_is_predicted_where_it_is_said_to_be_and_the_rule_is_
 # --- the file to take home --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 1)])
 def test_the_file_to_take_home_trains_and_says_what_loading_costs(ranks: int, workers: int, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     args = ["--epochs", "2", "--samples", "640", "--workers", str(workers)]
-    answer = subprocess.run(
-        [*command, str(lesson_02.TAKE_HOME), *args], capture_output=True, text=True, env=env, timeout=250, cwd=tmp_path
-    )
+    answer = torchrun(lesson_02.TAKE_HOME, *args, ranks=ranks, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
     said = re.findall(
         rf"epoch \d: loss ([\d.]+), \d+ images/s on each rank with num_workers={workers}, \d+ on one batch;"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_torchrun import torchrun
 from conftest import checks
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -385,22 +386,21 @@ def test_six_losses(n: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 # --- the file to take home --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_file_to_take_home_trains_alike_started_either_way(tmp_path: Path) -> None:
     """By python, and by torchrun on 1 and 2 ranks. A wrong factor ends it."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    ways = {"DataParallel": [sys.executable], **{f"DDP on {n}": [*torchrun, f"--nproc-per-node={n}"] for n in (1, 2)}}
-    env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     saved = []
 
-    def started(command: list[str], path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-        out = str(tmp_path / f"{len(saved)}.pt")
-        command = [*command, str(path), "--steps", "20", "--out", out, *args]
+    def started(ranks: int | None, path: Path) -> subprocess.CompletedProcess[str]:
+        args = ["--steps", "20", "--out", str(tmp_path / f"{len(saved)}.pt")]
+        if ranks is not None:
+            return torchrun(path, *args, ranks=ranks, cwd=tmp_path)
+        env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        command = [sys.executable, str(path), *args]
         return subprocess.run(command, capture_output=True, text=True, env=env, timeout=250, cwd=tmp_path)
 
-    for way, command in ways.items():
-        answer = started(command, lesson_03.TAKE_HOME)
+    for way, ranks in {"DataParallel": None, "DDP on 1": 1, "DDP on 2": 2}.items():
+        answer = started(ranks, lesson_03.TAKE_HOME)
         assert answer.returncode == 0 and re.search(rf"{way}.* samples a second, loss \d", answer.stdout), answer
         saved.append(torch.load(tmp_path / f"{len(saved)}.pt"))
     assert all(torch.allclose(s[name], saved[0][name], atol=1e-4) for s in saved for name in saved[0])
@@ -409,7 +409,7 @@ def test_the_file_to_take_home_trains_alike_started_either_way(tmp_path: Path) -
     assert text.count("everyone * world_size") == 1
     wrong = tmp_path / "wrong.py"
     wrong.write_text(text.replace("everyone * world_size", "everyone"))
-    answer = started(ways["DDP on 2"], wrong)
+    answer = started(2, wrong)
     assert answer.returncode != 0 and "isn't that of one device" in answer.stderr
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from by_torchrun import torchrun
 from torch.utils.data import DistributedSampler
 
 import lesson_04
@@ -237,12 +235,7 @@ def test_the_file_to_take_home_trains_alike_on_one_rank_and_on_two(tmp_path: Pat
     saved = []
     for ranks in (1, 2):
         out = tmp_path / f"{ranks}.pt"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        answer = subprocess.run(
-            [*command, str(lesson_04.TAKE_HOME), "--epochs", "2", "--out", str(out)],
-            capture_output=True, text=True, env=env, timeout=250, cwd=tmp_path,
-        )  # fmt: skip
+        answer = torchrun(lesson_04.TAKE_HOME, "--epochs", "2", "--out", str(out), ranks=ranks, cwd=tmp_path)
         assert answer.returncode == 0, answer.stderr
         right = [
             float(share)

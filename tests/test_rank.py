@@ -207,3 +207,18 @@ def test_traces_lie_beside_the_records(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("COURSE_RUN_DIR")
     monkeypatch.delenv("RANK")
     assert rank.trace_path() == "rank0.trace.json.gz"
+
+
+@pytest.mark.parametrize(
+    ("env", "waits"), [({}, False), ({"RANK": "0"}, True), ({"RANK": "0", "COURSE_RUN_DIR": "here"}, False)], ids=str
+)
+def test_a_rank_that_nobody_supervises_waits_for_gloo(env: dict[str, str], waits: bool) -> None:
+    clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "COURSE_RUN_DIR")}
+    code = """if True:
+        import sys, time, types
+        from course_utils import rank
+        sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+        time.sleep = lambda seconds: print(seconds > 0)
+    """
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=clean | env, check=True)
+    assert answer.stdout == "True\n" * waits, answer.stderr

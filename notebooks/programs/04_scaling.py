@@ -22,7 +22,7 @@ def repeat(times, name, action, **where):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, nargs="+", help="images of each rank")
+    parser.add_argument("--batch-size", type=int, nargs="+", required=True, help="images of each rank")
     parser.add_argument("--steps", type=int, default=4, help="how many to time")
     args = parser.parse_args()
     dist.init_process_group()
