@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .table import show
+from .table import marked, show
 
 
 class _Sentence:
@@ -21,7 +20,7 @@ class _Sentence:
         return self.text
 
     def _repr_html_(self) -> str:
-        return f"<div style='margin:.2em 0;max-width:60em'>{html.escape(self.text)}</div>"
+        return f"<div style='margin:.2em 0;max-width:60em'>{marked(self.text)}</div>"
 
 
 def say(text: str) -> None:

@@ -393,6 +393,8 @@ def test_an_explorer_answers_to_its_controls(
     import nbformat
     from playwright.sync_api import expect
 
+    from course_utils import explore
+
     label, typed, words = EXPLORERS[name]
     (tmp_path / "course").mkdir()
     cell = nbformat.v4.new_code_cell(f"from course_utils import explore\nexplore.{name}()")
@@ -410,6 +412,8 @@ def test_an_explorer_answers_to_its_controls(
         guess.select_option(index=1)
         said.filter(has_not_text="guess first").wait_for()
         assert guess.is_disabled()
+    asked = getattr(explore, name)().view()
+    assert picture.get_attribute("aria-label") == asked.summary, "drawing the sliders changed a setting"
     (ROOT / "artifacts").mkdir(exist_ok=True)
     pictures(page, picture, output.first, f"{name}_first")
     before = picture.get_attribute("aria-label")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import re
 import statistics
@@ -458,6 +459,27 @@ def test_nothing_shows_before_the_guess_and_controls_move_the_picture() -> None:
     widgets.of("bucket size").value = 25
     widgets.of("link").value = "Ethernet 25 Gb/s: 2.5 GB/s"
     assert "a step takes 160 ms" in shown.value
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_a_slider_that_cannot_stand_on_a_value_leaves_it_alone(name: str) -> None:
+    """A front end moves a slider to the nearest place it has, and tells that as if somebody had moved it."""
+    explorer = make(name)
+    widgets = Widgets(explorer)
+    dice = random.Random(0)
+    sliders = [
+        (box, slider) for box, slider in itertools.pairwise(widgets.page.inputs)
+        if type(slider).__name__ in ("FloatSlider", "FloatLogSlider")
+    ]  # fmt: skip
+    for box, slider in sliders:
+        control = next(c for c in explorer.controls.values() if box.description.startswith(c.label))
+        between = dice.uniform(control.low, control.high)
+        for value in (box.value, round(between) if control.whole else between):
+            box.value = value
+            place = (math.log(value, control.base) if control.base else value) - slider.min
+            nearest = slider.min + round(place / slider.step) * slider.step
+            slider.value = control.base**nearest if control.base else nearest
+            assert box.value == explorer.values[control.name] == value, f"{control.name}: {slider.value}"
 
 
 def test_a_setting_that_does_nothing_is_grey() -> None:

@@ -113,5 +113,5 @@ def test_a_sentence_of_a_lesson_is_text_and_html(capsys: pytest.CaptureFixture[s
     shown: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("course_utils.pages.show", shown.append)
-        say("is 1 < 2?")
-    assert "is 1 &lt; 2?</div>" in shown[0]._repr_html_()
+        say("is 1 < 2, `x`?")
+    assert "is 1 &lt; 2, <code>x</code>?</div>" in shown[0]._repr_html_()

@@ -119,13 +119,15 @@ class Control:
         """Whether the slider is as near to the value as its steps let it come. Front ends tell that as if it had been
         moved."""
         if not self.base:
-            return slider == value
+            return abs(slider - value) <= self._step / 2 + 1e-9
         return abs(math.log(slider / value, self.base)) <= self._step / 2 + 1e-9
 
     @property
     def _step(self) -> float:
-        """Of a logarithmic slider, as an exponent."""
-        return 1 if self.base == 2 else 0.05
+        """From one place of the slider to the next, of a logarithmic one as an exponent."""
+        if self.base:
+            return 1 if self.base == 2 else 0.05
+        return 1 if self.whole else 10.0 ** (math.floor(math.log10(self.high - self.low)) - 2)
 
     def follow(self, shown: Any, values: Mapping[str, Any]) -> None:
         """Bring what `widgets` gave up to date, when it depends on other settings. Most depend on none."""
@@ -136,7 +138,7 @@ class Control:
         }  # fmt: skip
         if not self.base:
             kind = w.IntSlider if self.whole else w.FloatSlider
-            return kind(min=self.low, max=self.high, **options)
+            return kind(min=self.low, max=self.high, step=self._step, **options)
         low, high = math.log(self.low, self.base), math.log(self.high, self.base)
         return w.FloatLogSlider(base=self.base, min=low, max=high, step=self._step, **options)
 

@@ -17,7 +17,7 @@ Ratio = Samples | float
 
 
 def about(count: float) -> str:
-    """A number that lines drawn on can't give more exactly: two digits of it, such as 1,800."""
+    """A number that extended lines can't give more exactly: two digits of it, such as 1,800."""
     return f"{float(f'{count:.2g}'):,.0f}" if math.isfinite(count) else "no number"
 
 
@@ -72,7 +72,7 @@ def break_even(
         )
     if predicted is not None:
         dashed = KINDS["predicted"].style()
-        told = "drawn on" if reach else "predicted"
+        told = "extended" if reach else "predicted"
         ax.plot([0, most], [0, predicted.before(most) * factor], label=told, **dashed)
         ax.plot([0, most], [predicted.once_s * factor, predicted.after(most) * factor], **dashed)
         for label, end_s in zip(labels, (predicted.before(most), predicted.after(most)), strict=True) if reach else ():
@@ -123,7 +123,7 @@ def break_even(
         for listed in [canvas.listing([number(f) for f in found])]
         if all(map(math.isfinite, found))
     ]
-    said = "drawn on, the lines meet after" if reach else "predicted"
+    said = "extended, the lines meet after" if reach else "predicted"
     if predicted is not None:
         told = f"about {about(predicted.calls)}" if reach else number(predicted.calls)
         said += f" {told}" if math.isfinite(predicted.calls) else " that it never is"
@@ -137,7 +137,7 @@ def _sparse(style: dict[str, Any], points: int) -> dict[str, Any]:
 
 
 def _line(curve: Points, calls: float) -> float:
-    """The curve's seconds at a number of calls, drawn on at its mean rate beyond its end."""
+    """The curve's seconds at a number of calls, extended at its mean rate beyond its end."""
     return calls * curve[-1][1] / curve[-1][0]
 
 
