@@ -83,8 +83,9 @@ class Watched(Tensor):
 class Lock:
     """A lock that processes share through a file. It counts how often this process took it."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, counter: Tensor):
         self.file, self.taken, self.held = open(path, "a"), 0, False
+        self.counter, self.before, self.most = counter, 0, 0  # the most that was added while it was held once
 
     def acquire(self, *_: Any, **__: Any) -> bool:
         if self.held:
@@ -106,9 +107,12 @@ class Lock:
             else:
                 self.taken += 1
                 self.held = True
+                self.before = int(self.counter)
                 return True
 
     def release(self) -> None:
+        if self.held:
+            self.most = max(self.most, int(self.counter) - self.before)
         self.held = False
         fcntl.flock(self.file, fcntl.LOCK_UN)
         time.sleep(0.0005)  # lets one that waits have it
@@ -124,13 +128,15 @@ def mended(answer: ModuleType) -> None:
     function = rank_side.function(answer, "safe_add", "counter", "lock", "times", changes=("counter",))
     alone = []
     for times in (0, 5):
-        own, own_lock = torch.zeros(1, dtype=torch.int64), Lock(rank_side.folder() / f"lock{RANK}")
+        own = torch.zeros(1, dtype=torch.int64)
+        own_lock = Lock(rank_side.folder() / f"lock{RANK}", own)
         function(own, own_lock, times, doing=f"adding {times} times, alone")
         own_lock.release()
         alone.append(int(own))
-    counter, lock = _counter("counter"), Lock(rank_side.folder() / "lock")
+    counter = _counter("counter")
+    lock = Lock(rank_side.folder() / "lock", counter)
     rank_side.meet()
     function(counter.as_subclass(Watched), lock, ADDITIONS, doing=f"adding with {RANKS - 1} other processes")
     lock.release()
     rank_side.meet()
-    rank_side.tell(alone=alone, together=int(counter), taken=lock.taken)
+    rank_side.tell(alone=alone, together=int(counter), taken=lock.taken, most=lock.most)

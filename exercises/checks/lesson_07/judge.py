@@ -17,8 +17,15 @@ PROCESSES = 4
 def judge_overlap(answer: Answer) -> list[str]:
     # An exception that a call raises on a worker comes back with the same words.
     told = answer.on_ranks("overlap", ranks=1 + WORKERS)[0]
-    for case, (n, found) in enumerate(zip(CALLS, told["found"], strict=True)):
+    for case, (n, found) in enumerate(zip(CALLS, told["found"], strict=False)):
         _answers(n, found, [1, 2, 3] if case < len(CALLS) - 1 else [3, 2])
+    if told["equal"] != [1, 2, 3, 1]:
+        raise Difference(
+            "wrong worker",
+            "Of four jobs that are equal, not each ran on the worker of its own number.",
+            "worker1, worker2, worker3, worker1",
+            [some([f"worker{w}" for w in told["equal"]])],
+        )
     if "job 1 has no answer" not in told["raised"]:
         raise Difference(
             "swallowed",
@@ -27,7 +34,7 @@ def judge_overlap(answer: Answer) -> list[str]:
             [told["raised"] or "no exception"],
         )
     return [
-        f"{CALLS[0]} jobs on {WORKERS} workers: all calls were under way before the first had answered",
+        f"{max(CALLS)} jobs on {WORKERS} workers: all calls were under way before the first had answered",
         (
             "job i ran on worker i modulo their number, and the answers are in the order of the jobs, though the last"
             " was done first"
@@ -258,6 +265,12 @@ def judge_mended(answer: Answer) -> list[str]:
             " them.",
             "the lock is held for one addition at a time",
             by_rank([f"took the lock {t} times" for t in taken]),
+        )
+    if (most := max(t["most"] for t in told)) > 1:
+        raise Difference(
+            "held",
+            f"A process took the lock {min(taken)} times, and added {most} while it had it once.",
+            "the lock is held for one addition at a time",
         )
     return [
         f"{PROCESSES} processes made {total} additions at once, and none was lost",

@@ -57,6 +57,11 @@ def visit(job: dict[str, Any]) -> dict[str, Any]:
     return {"job": job["job"], "on": RANK, "seen": seen}
 
 
+def where(job: str) -> int:
+    """Runs on a worker: which one."""
+    return RANK
+
+
 def overlap(answer: ModuleType) -> None:
     """Rank 0 has the answer call the others."""
     function = rank_side.function(answer, "ask_all", "workers", "function", "jobs")
@@ -67,6 +72,9 @@ def overlap(answer: ModuleType) -> None:
             workers = everybody if case < len(CALLS) - 1 else everybody[:0:-1]  # the last case: two, from the end
             jobs = [{"case": case, "job": i, "of": n} for i in range(n)]
             found.append(_answers(function(workers, visit, jobs, doing=f"asking for {n} jobs"), n))
+            if any(answer["seen"] < n for answer in found[-1]):
+                break  # each call would wait for the others, in all later cases too
+        equal = list(function(everybody, where, ["the same"] * 4, doing="asking for four equal jobs"))
         raised = ""
         try:
             function(
@@ -77,7 +85,7 @@ def overlap(answer: ModuleType) -> None:
             )
         except Exception as error:
             raised = str(error)
-        rank_side.tell(found=found, raised=raised)
+        rank_side.tell(found=found, equal=equal, raised=raised)
     rpc.shutdown()
 
 

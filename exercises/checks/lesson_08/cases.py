@@ -23,6 +23,7 @@ SCALE_CASES: list[list[list[float]]] = [
     [[0.0, 3e-7], [-1.1e-6]],
     [[65510.0, 1.0]],
     [[-65520.0, 1.0]],
+    [[3e-30, -1e-31]],
 ]
 LARGEST = 65504.0
 INFINITE_FROM = 65520.0  # half a step above the largest number of fp16: anything between the two is rounded down

@@ -32,6 +32,13 @@ CHOOSE_CASES: list[tuple[list[int], list[int], list[float], int]] = [
         [1.9, 0.7, 2.1, 1.1, 2.6, 0.6, 1.2, 1.3, 1.7, 0.5, 2.2, 0.4],
         250,
     ),
+    ([60, 50, 40], [6, 5, 4], [1.0, 2.0, 3.0], 80),  # only all three recomputed fit
+    (  # one byte too little to keep all
+        [3_000_000_017, 2_000_000_011, 1_500_000_007],
+        [30_000_001, 20_000_003, 10_000_019],
+        [1.0, 2.0, 4.0],
+        6_500_000_034,
+    ),
 ]
 
 # 09.4: (step, every), and (step_s, save_s, failure_s)

@@ -101,6 +101,25 @@ def judge_save(answer: Answer) -> list[str]:
             f"At the time of `os.fsync` the file had {synced[-1]['size']} of {told['final']} bytes.",
             "all of them",
         )
+    broken = told["broken"]
+    if broken["ended"] == "swallowed" or broken["ended"] == "raised" and broken["left"] != 0:
+        raise Difference(
+            "swallowed",
+            "`os.fsync` said that the disk can't write the new file, but"
+            + (
+                " `save` returned as if it had worked."
+                if broken["ended"] == "swallowed"
+                else " it replaced the old one."
+            ),
+            "the exception reaches the caller, and the old checkpoint is there",
+        )
+    if broken["ended"] == "raised" and broken["beside"]:
+        raise Difference(
+            "left half",
+            f"`os.fsync` said that the disk can't write the new file, and {some(broken['beside'])} stayed in the"
+            " folder.",
+            "nothing but the old checkpoint",
+        )
     if not any(e["what"] == "sync" and e["path"] == told["folder"] for e in events[at:]):
         raise Difference(
             "name not on disk",

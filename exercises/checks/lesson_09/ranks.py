@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import numbers
 import os
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,7 @@ class Disk:
 
     def __init__(self, path: Path):
         self.path, self.events, self.on, self.last = str(path), list[dict[str, Any]](), False, -1
+        self.broken = self.refused = False  # a disk that can't write what it's asked to sync, and has said so
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 setattr(os, name, self.noting(getattr(os, name)))
@@ -44,6 +47,9 @@ class Disk:
     def noting(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
         def called(target: Any) -> None:
             fd = target if isinstance(target, int) else target.fileno()
+            if self.broken and stat.S_ISREG(os.fstat(fd).st_mode):
+                self.refused = True
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             if self.on:
                 self.note("sync", os.path.realpath(f"/proc/self/fd/{fd}"), size=os.fstat(fd).st_size)
             sync(target)
@@ -82,8 +88,8 @@ def _real(path: Any, folder: int = -1) -> str:
     return os.path.realpath(os.path.join(base, os.fsdecode(path)))
 
 
-def _state(version: int) -> dict[str, Any]:
-    return {"version": version, "weights": [torch.full((1 << 14,), float(version)) for _ in range(4)]}
+def _state(version: int, numbers: int = 1 << 14) -> dict[str, Any]:
+    return {"version": version, "weights": [torch.full((numbers,), float(version)) for _ in range(4)]}
 
 
 def _version(path: Path) -> int | None:
@@ -114,6 +120,21 @@ def _limited(
             os._exit(3)
     _, status = os.waitpid(child, 0)
     return "killed" if os.WIFSIGNALED(status) else {0: "returned", 3: "raised"}.get(os.WEXITSTATUS(status), "ended")
+
+
+def _broken(function: Callable[..., Any], path: Path, disk: Disk) -> str:
+    """Run the save in a child whose disk says at a sync that it couldn't write the file. Returns how the child ended;
+    "swallowed" if it returned although the disk had said so."""
+    child = os.fork()
+    if child == 0:
+        try:
+            disk.broken = True
+            function(_state(2), path)
+            os._exit(4 if disk.refused else 0)
+        except BaseException:
+            os._exit(3)
+    _, status = os.waitpid(child, 0)
+    return {0: "returned", 3: "raised", 4: "swallowed"}.get(os.waitstatus_to_exitcode(status), "ended")
 
 
 def save(load: Callable[[], ModuleType]) -> None:
@@ -153,7 +174,7 @@ def save(load: Callable[[], ModuleType]) -> None:
     rank_side.tell(kills=kills)
     if _version(path) is None:
         torch.save(_state(0), path)
-    function(_state(5), path, doing="saving again after a kill")
+    function(_state(5, 100), path, doing="saving again after a kill, much less than before")
     rank_side.tell(again=_version(path))
     for p in folder.iterdir():
         p.unlink()
@@ -166,6 +187,10 @@ def save(load: Callable[[], ModuleType]) -> None:
         )
         torch.save(_state(0), path)
     rank_side.tell(full=full)
+    ended = _broken(found, path, disk)
+    beside = sorted(p.name for p in folder.iterdir() if p != path)
+    rank_side.tell(broken={"ended": ended, "left": _version(path), "beside": beside})
+    torch.save(_state(0), path)
     opened = _open_files()
     os.chdir(folder.parent)
     other = Path("second", "last.ckpt")  # relative to the working folder

@@ -21,6 +21,11 @@ from torch.utils.data import DistributedSampler
 from .. import rank_side
 from ..rank_side import RANK
 
+# The functions themselves, before an answer can put others in their place
+GAUSS, PYTHON_STATE = random.gauss, random.getstate
+NORMAL, NUMPY_STATE = np.random.normal, np.random.get_state
+TORCH_STATE = torch.get_rng_state
+
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(3))
 
 
@@ -56,7 +61,7 @@ def _step(parts: dict[str, Any], indices: list[int], group: Any) -> None:
     It draws one normal number from Python and one from NumPy. Both make two at a time, and keep the second for the next
     step.
     """
-    noise = torch.tensor([random.gauss(0, 1), np.random.normal()] * 3, dtype=torch.float32)
+    noise = torch.tensor([GAUSS(0, 1), NORMAL()] * 3, dtype=torch.float32)
     parts["optimizer"].zero_grad()
     parts["model"](X[indices] + noise).square().mean().backward()
     for p in parts["model"].parameters():
@@ -71,9 +76,9 @@ def _step(parts: dict[str, Any], indices: list[int], group: Any) -> None:
 def _states(parts: dict[str, Any]) -> dict[str, str]:
     """A digest of every state, by name: equal for equal states."""
     states = {name: part.state_dict() for name, part in parts.items()} | {
-        "random numbers of torch": torch.get_rng_state(),
-        "random numbers of Python": random.getstate(),
-        "random numbers of NumPy": np.random.get_state(),
+        "random numbers of torch": TORCH_STATE(),
+        "random numbers of Python": PYTHON_STATE(),
+        "random numbers of NumPy": NUMPY_STATE(),
     }
     return {name: hashlib.sha256(repr(_plain(state)).encode()).hexdigest()[:16] for name, state in states.items()}
 
@@ -181,7 +186,7 @@ def _resume(
     load_run: Callable[..., Any], rest: Callable[..., Any], case: dict[str, Any], stop: list[int], saved: Any
 ) -> dict[str, Any]:
     group = _group(case["ranks"])
-    parts = _new(50 + RANK)
+    parts = dict(reversed(_new(50 + RANK).items()))  # the same names, in another order
     rank_side.seed_differently()
     np.random.seed(60 + RANK)
     position = load_run(parts, saved, doing=f"loading the run on {case['ranks']} ranks")

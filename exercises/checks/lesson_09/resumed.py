@@ -67,7 +67,7 @@ def _resumed(
             "position", f"`load_run` returns another place than the one that was saved ({case}).", str(tuple(stop)), got
         )
     lacking = [
-        [name for name, state in s["after_load"].items() if state != b[name]] for s, b in zip(seen, before, strict=True)
+        [name for name, state in b.items() if state != s["after_load"][name]] for s, b in zip(seen, before, strict=True)
     ]
     for rank, names in enumerate(lacking):
         if parts := [name for name in names if not name.startswith("random")]:
