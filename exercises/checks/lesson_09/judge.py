@@ -103,14 +103,10 @@ def judge_save(answer: Answer) -> list[str]:
         )
     broken = told["broken"]
     if broken["ended"] == "swallowed" or broken["ended"] == "raised" and broken["left"] != 0:
+        did = "`save` returned as if it had worked" if broken["ended"] == "swallowed" else "it replaced the old one"
         raise Difference(
             "swallowed",
-            "`os.fsync` said that the disk can't write the new file, but"
-            + (
-                " `save` returned as if it had worked."
-                if broken["ended"] == "swallowed"
-                else " it replaced the old one."
-            ),
+            f"`os.fsync` said that the disk can't write the new file, but {did}.",
             "the exception reaches the caller, and the old checkpoint is there",
         )
     if broken["ended"] == "raised" and broken["beside"]:
