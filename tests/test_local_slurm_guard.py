@@ -72,7 +72,7 @@ def test_down_names_the_cluster_again_that_was_named_before(monkeypatch: pytest.
     monkeypatch.setenv("SLURM_CONF", "/etc/site/slurm.conf")
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "c")
-        daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(folder)})
+        daemon = subprocess.Popen(["sleep", "60"])  # shows no mark, like one that has just begun
         made_up(folder, daemon.pid)
         cluster = local_slurm.up(nodes=2, folder=folder)
         assert os.environ["SLURM_CONF"] == cluster.conf

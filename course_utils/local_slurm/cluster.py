@@ -97,10 +97,10 @@ class Cluster:
 
     def _kill(self) -> set[int]:
         """End all of its processes; returns those that live on. We remember each one that we saw, so none gets lost if
-        its parent ends first."""
+        its parent ends first. Its daemons we know already: one that has just begun may not show its mark yet."""
         until = time.monotonic() + 10.0
         sig = signal.SIGTERM
-        seen: dict[int, int | None] = {}
+        seen: dict[int, int | None] = {pid: began for pid, began in self.pids.values() if pid != os.getpid()}
         while time.monotonic() < until:
             seen |= {pid: start_time(pid) for pid in self._processes() - seen.keys()}
             if not (alive := {pid for pid, began in seen.items() if began is not None and start_time(pid) == began}):
