@@ -89,7 +89,8 @@ FILE = "share.txt"
 
 def pictures(seed: int, count: int) -> list[tuple[float, int, int]]:
     """Pictures, each a number that no other is, with their labels and what the model says of them. The share of right
-    answers is another one in each rank's part, whether ranks deal or cut."""
+    answers is another one in each rank's part, whether ranks deal or cut, and no part is all wrong: its rank's count would
+    say nothing about whether the counts were added up."""
     draw = random.Random(seed)
     while True:
         rows = [(draw.random(), draw.randrange(10), draw.randrange(10)) for _ in range(count)]
@@ -103,7 +104,9 @@ def pictures(seed: int, count: int) -> list[tuple[float, int, int]]:
             for parts in ([right[r::n] for r in range(n)], _cut(right, n))
         ]
         share = sum(right) / count
-        if count > 3 and all(abs(sum(each) / len(each) - share) > 1e-3 and share not in each for each in shares):
+        if count > 3 and all(
+            abs(sum(each) / len(each) - share) > 1e-3 and share not in each and min(each) > 0 for each in shares
+        ):
             return rows
 
 

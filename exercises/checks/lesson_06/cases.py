@@ -53,6 +53,7 @@ SPAN_CASES: list[list[tuple[int, float, float]]] = [
         (0, 13.75, 14.75),
     ],
     [(0, 3.0, 4.0), (0, 4.0, 9.0)],
+    [(0, 3.0, 4.0), (1, 2.0, 3.5), (2, 2.5, 6.0), (0, 4.5, 5.0)],  # stage 1 starts first, stage 2 ends last
 ]
 ENOUGH_CASES: list[tuple[int, float]] = [
     (2, 0.5),

@@ -85,6 +85,7 @@ def _spans_facts(spans: Sequence[tuple[int, float, float]]) -> dict[str, float]:
         "bubble": 1 - work / (len(stages) * (last - first)),
         "gaps only": 1 - work / sum(inside.values()),
         "clock": 1 - work / (len(stages) * last),
+        "first stage's clock": 1 - work / (len(stages) * (last - min(b for s, b, _ in spans if s == stages[0]))),
         "busy": work / (len(stages) * (last - first)),
         "seconds": len(stages) * (last - first) - work,
         "not shared": len(stages) - work / (last - first),
@@ -100,6 +101,7 @@ def judge_bubble(answer: Answer) -> list[str]:
     said = {
         "gaps only": "Each stage's time is counted only from its own first box to its own last one.",
         "clock": "The step is counted from time 0, but its first box begins later.",
+        "first stage's clock": "The step is counted from the first stage's first box, but another stage begins earlier.",
         "busy": "This is the share of the time in which stages compute.",
         "seconds": "These are seconds, not a share.",
         "not shared": "The idle time of all stages is divided by the length of one step.",
