@@ -44,14 +44,15 @@ def scripts(notebook: Path) -> Iterator[tuple[str, str]]:
             )
 
 
-def run(command: list[str], title: str) -> bool:
+def run(command: list[str], title: str) -> str:
+    """Run one of the tools, below its title. Returns the title if it found something, else nothing."""
     print(f"== {title}", flush=True)
-    return subprocess.run(command, cwd=ROOT).returncode == 0
+    return title if subprocess.run(command, cwd=ROOT).returncode else ""
 
 
-def lint_scripts(fix: bool) -> bool:
+def lint_scripts(fix: bool) -> str:
     if fix:  # the text lies in a notebook: you have to fix it there
-        return True
+        return ""
     with tempfile.TemporaryDirectory() as folder:
         for notebook in notebooks():
             for name, text in scripts(notebook):
@@ -93,7 +94,9 @@ def main() -> int:
     )
     results.append(run([sys.executable, "tools/exercises.py", *([] if fix else ["--check"])], "exercises"))
     results.append(run(tool("mypy"), "mypy"))
-    return int(not all(results))
+    if red := [title for title in results if title]:
+        print(f"Found something: {', '.join(red)}. See above.")
+    return int(bool(red))
 
 
 if __name__ == "__main__":

@@ -89,8 +89,8 @@ FILE = "share.txt"
 
 def pictures(seed: int, count: int) -> list[tuple[float, int, int]]:
     """Pictures, each a number that no other is, with their labels and what the model says of them. The share of right
-    answers is another one in each rank's part, whether ranks deal or cut, and no part is all wrong: its rank's count would
-    say nothing about whether the counts were added up."""
+    answers is another one in each rank's part, whether ranks deal or cut, and no part is all wrong: its rank's count
+    wouldn't show whether the counts were added up."""
     draw = random.Random(seed)
     while True:
         rows = [(draw.random(), draw.randrange(10), draw.randrange(10)) for _ in range(count)]

@@ -241,12 +241,20 @@ def checkpoint(answer: ModuleType) -> None:
                     told["loaded"][f"{build.__name__}: {source} into {target}, for the second time"] = [
                         k for k, v in trained.state_dict().items() if not torch.equal(v, fresh.state_dict()[k])
                     ]
-    for what in ("one name less", "one name more", "another model", "a bias of another shape"):
+    for what in (
+        "one name less",
+        "one name more",
+        "another name for a bias",
+        "another model",
+        "a bias of another shape",
+    ):
         state = dict((nn.Linear(2, 2) if what == "another model" else Net()).state_dict())
         if what == "one name less":
             state.pop("norm.bias")
         if what == "one name more":
             state["extra"] = torch.zeros(1)
+        if "another name" in what:
+            state = {name.replace("norm.bias", "norm.offset"): value for name, value in state.items()}
         if "shape" in what:
             state["norm.bias"] = torch.zeros(1)
         try:

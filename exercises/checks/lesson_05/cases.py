@@ -80,6 +80,10 @@ BUCKET_CASES: dict[str, tuple[list[Layer], SizeSweep]] = {
         _link(100e-6, 20e9),
     ),
     "a hundred small layers and a slow start": (_layers((100, 0.08, 0.25 * MB)), _link(2.5e-3, 4e9)),
+    "equal blocks after a tiny layer, and a slow start": (
+        _layers((1, 0.1, 0.01 * MB), (30, 1.0, 20 * MB)),
+        _link(5e-3, 10e9),
+    ),
     "one large last layer": (_layers((20, 1.0, 1 * MB), (1, 4.0, 400 * MB)), _link(100e-6, 50e9)),
 }
 SLACK = 1.02  # a step may take 2% longer than the shortest

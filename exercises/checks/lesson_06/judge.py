@@ -101,7 +101,7 @@ def judge_bubble(answer: Answer) -> list[str]:
     said = {
         "gaps only": "Each stage's time is counted only from its own first box to its own last one.",
         "clock": "The step is counted from time 0, but its first box begins later.",
-        "first stage's clock": "The step is counted from the first stage's first box, but another stage begins earlier.",
+        "first stage's clock": "The step is counted from the first stage's first box; another stage begins earlier.",
         "busy": "This is the share of the time in which stages compute.",
         "seconds": "These are seconds, not a share.",
         "not shared": "The idle time of all stages is divided by the length of one step.",

@@ -74,6 +74,9 @@ NODES_CASES: list[tuple[dict[int, float], int, float, float, Queue]] = [
     ({1: 1.0, 2: 0.5002}, 36_000, 20.0, 20.0, (0.0, 0.0)),  # 2 cost a little more
     ({1: 1.0}, 36_000, 9.995, 20.0, (0.0, 0.0)),  # too late by seconds
     ({1: 1.0, 2: 0.6}, 36_000, 12.0, 20.0, {1: 3.0, 2: 0.5}),
+    ({1: 1.0}, 36_000, 10.0, 20.0, (0.0, 0.0)),  # done exactly at the deadline
+    ({2: 1.0}, 36_000, 20.0, 20.0, (0.0, 0.0)),  # all of the budget
+    ({2: 2.8, 5: 1.12}, 36_000, 60.0, 60.0, (0.0, 0.0)),  # cost the same, but for the last bit of a float
 ]
 
 # 11.4: seconds of some steps by number of nodes, strong or weak, and the least efficiency

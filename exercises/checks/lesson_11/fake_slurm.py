@@ -68,6 +68,8 @@ _SCONTROL = r"""#!/bin/bash
 [ "$1 $2" = "show hostnames" ] || [ "$1 $2" = "show hostname" ] || exit 1
 [ "${3:-$SLURM_JOB_NODELIST}" = "$SLURM_JOB_NODELIST" ] && printf '%s\n' $FAKE_NODES || echo "$3"
 """
+# However long the ranks take to save: who waits for them by a number of seconds has waited too short.
+_SLEEP = "#!/bin/bash\nexit\n"
 _PROGRAMS = ("torchrun", "python", "python3")
 
 
@@ -214,9 +216,10 @@ def _stage(
     would give it."""
     bin_, notes, job = at / "bin", at / "notes", at / "job.sbatch"
     bin_.mkdir()
+    (at / "home").mkdir()
     notes.touch()
     job.write_text(text)
-    fakes = {"srun": _SRUN, "hostname": _HOSTNAME, "scontrol": _SCONTROL} | {
+    fakes = {"srun": _SRUN, "hostname": _HOSTNAME, "scontrol": _SCONTROL, "sleep": _SLEEP} | {
         name: _NOTE.replace("NAME", name) for name in _PROGRAMS
     }
     for name, source in fakes.items():
@@ -225,7 +228,7 @@ def _stage(
     listed = "gpu[" + ",".join(re.sub(r"\D", "", n) for n in nodes) + "]"
     env = {
         "PATH": f"{bin_}:/usr/bin:/bin",
-        "HOME": str(at),
+        "HOME": str(at / "home"),  # not where the job was submitted
         "USER": "learner",
         "FAKE_NOTES": str(notes),
         "FAKE_NODES": " ".join(nodes),
