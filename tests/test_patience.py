@@ -120,6 +120,20 @@ def test_real_ranks_of_which_one_never_comes(tmp_path: Path, monkeypatch: pytest
     assert "only waited for" in caught.value.cause and "barrier" in str(caught.value)
 
 
+def test_a_send_that_nobody_receives_is_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo's thread turns without end once the program has let go of what `isend` returned."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import time, torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndata = torch.ones(9)\n"
+        "for i in range(4):\n    dist.recv(data, 0) if dist.get_rank() else dist.isend(data + i, 1)\n"
+        "time.sleep(500)\n"
+    )
+    with pytest.raises(RankError) as caught:
+        launch(program, 2, timeout=Patience(idle_s=2, total_s=60), quiet=True, device="cpu")
+    assert "only waited for" in caught.value.cause
+
+
 def test_a_real_rank_that_computes_outlasts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     program = tmp_path / "program.py"

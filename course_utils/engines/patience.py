@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ IDLE_CORES = 0.05  # used by ranks that only wait, per rank: to look at a file o
 LOOK_S = 1.0  # we don't look more often, unless idle ranks are ended within seconds
 IMPORTING_S = 60.0  # while a rank that others wait for hasn't begun; the disk that it imports from may be slow
 _TICKS = os.sysconf("SC_CLK_TCK")
+# Gloo's thread that moves bytes. It turns without end once somebody lets go of an `isend` that nobody has received, so
+# it says nothing of whether its rank gets on. Who really moves bytes also copies or adds them, in another thread.
+_POLLER = "gloo_tcp_loop"
 
 
 @dataclass(frozen=True)
@@ -89,26 +93,30 @@ class Watch:
 
 
 def _processor_seconds(pid: int) -> float | None:
-    """Of a process, with its threads and the children that it has waited for."""
+    """Of a process, with its threads and the children that it has waited for, but without gloo's poller."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    return sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+    poller = [each for name, each in _threads(pid) if name == _POLLER]
+    ticks = sum(map(int, fields[11:15])) - sum(int(number) for each in poller for number in each[11:13])
+    return ticks / _TICKS
 
 
 def _wants_a_core(pid: int) -> bool:
-    """Whether a thread runs, could run if a core were free, or waits for a disk."""
+    """Whether a thread runs, could run if a core were free, or waits for a disk; gloo's poller aside."""
+    return any(each[0] in "RD" for name, each in _threads(pid) if name != _POLLER)
+
+
+def _threads(pid: int) -> list[tuple[str, list[str]]]:
+    """Name of each thread of a process, and what `/proc` says of it from its state on (man 5 proc_pid_stat)."""
+    found = []
     try:
-        threads = os.listdir(f"/proc/{pid}/task")
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
+                found.append((name, rest.split()))
     except OSError:
-        return False
-    for thread in threads:
-        try:
-            with open(f"/proc/{pid}/task/{thread}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] in "RD":
-                    return True
-        except OSError:
-            continue
-    return False
+        pass
+    return found

@@ -68,6 +68,7 @@ DEADLINES = [
     (0.0, 80.04, 10.0),  # a little more than 8 ranks can do
     (0.0, 80.0004, 10.0),
     (1.0, 250_000.0, 2.0),
+    (50.0, 100.0, 50.25),  # hardly more than the serial part
 ]
 
 
@@ -134,4 +135,5 @@ DEVICES = [
     Clocked(0.1, [0.08, 0.02, 0.2, 0.03], 0),
     Clocked(0.05, [0.04, 0.04, 0.04], 0),
     Clocked(0.05, [0.04], 0),
+    Clocked(0.02, [0.01] * 9, 0),
 ]

@@ -18,6 +18,8 @@ def judge_convert(answer: Answer) -> list[str]:
     said = {"process group has not been initialized": "no group"}
     for size, count in cases.TESTS:
         with tempfile.TemporaryDirectory(prefix="course-convert-") as folder:
+            if (size, count) != cases.TESTS[0]:  # from an earlier run
+                Path(folder, cases.FILE).write_text("0.875")
             ranks = answer.on_ranks("convert.script", ranks=size, said=said, given=[str(Path(folder).resolve()), count])
             file = Path(folder, cases.FILE)
             text = file.read_text(errors="replace") if file.is_file() else None

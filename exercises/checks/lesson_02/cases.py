@@ -5,7 +5,8 @@ import random
 
 # 02.1
 FED_SAMPLES, FED_BATCH, FED_EPOCHS = 244, 8, 3  # more batches in an epoch than three workers have ahead, each 8
-FED_CASES = [(2, "cpu"), (4, "cpu"), (1, "cuda"), (3, "cuda")]  # cores; the device, of which a GPU is pretended
+# Cores, and the device; GPUs are pretended. One that isn't the first shows who moves to "cuda", or compares with it.
+FED_CASES = [(2, "cpu"), (4, "cpu"), (1, "cuda"), (3, "cuda:1")]
 MOST_STEPS = 500
 
 
@@ -63,9 +64,11 @@ UNIT = 1e-5  # in which noise is told
 
 
 def noises(seed: int) -> list[tuple[int, int, int]]:
-    """(seed, epoch, index) whose noise must differ. With the usual factors, some of their sums are equal."""
+    """(seed, epoch, index) whose noise must differ. Where an epoch or a seed counts as much as up to 2,000 images, or
+    as one of the usual numbers above, two of their sums are equal."""
     draw = random.Random(seed)
-    indices = [*range(4), *(f + d for f in (10, 31, 64, 100, 128, 256, 1_000, 1_024, 10_000, 65_536) for d in (0, 1))]
+    indices = [*range(4), *(f + d for f in (10, 31, 64, 100, 128, 256, 7_919, 10_000, 10_007, 65_536) for d in (0, 1))]
     indices += [100_000, *(draw.randint(1_000, 100_000) for _ in range(5))]
     epochs = [0, 1, 2, 10, 31, 100, 1_000]
-    return [(s, e, i) for s, e, i in itertools.product((0, 1, 2), epochs, dict.fromkeys(indices))]
+    first = [(0, 0, i) for i in range(2_001)]
+    return list(dict.fromkeys([*first, *itertools.product((0, 1, 2), epochs, indices)]))

@@ -34,11 +34,12 @@ class Noted(Dataset[tuple[Tensor, int]]):
 
 class PretendedGpu:
     """Within it `.to(device)` of a GPU copies nothing, and notes whether it would have waited, and for what. Only the
-    answer is told that there's a GPU, if there's one to pretend."""
+    answer is told that there's a GPU, if `device` is one."""
 
-    def __init__(self, answer: ModuleType, there: bool) -> None:
-        self.available, self._globals, self._available = there, vars(answer), torch.cuda.is_available
-        self.there: dict[int, Tensor] = {}  # what was moved; kept, so that no other tensor gets its id
+    def __init__(self, answer: ModuleType, device: torch.device) -> None:
+        self.device, self.available = device, device.type == "cuda"
+        self._globals, self._available = vars(answer), torch.cuda.is_available
+        self.there: dict[int, Tensor] = {}  # what was moved to `device`; kept, so that no other tensor gets its id
         self.blocking = 0
         self._to, self._cuda, self._pin = Tensor.to, Tensor.cuda, Tensor.pin_memory
 
@@ -47,13 +48,13 @@ class PretendedGpu:
 
         def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             where = kwargs.get("device", args[0] if args else None)
-            if isinstance(where, str | torch.device) and torch.device(where).type == "cuda":
+            if isinstance(where, str | int | torch.device) and torch.device(where).type == "cuda":
                 waits = not (kwargs.get("non_blocking") or args[1:] == (True,) or args[2:3] == (True,))
-                return pretended.moved(self, waits)
+                return pretended.moved(self, where, waits)
             return pretended._to(self, *args, **kwargs)
 
         def cuda(self: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Tensor:
-            return pretended.moved(self, not non_blocking)
+            return pretended.moved(self, "cuda" if device is None else device, not non_blocking)
 
         def is_available() -> bool:
             asks = sys._getframe(1).f_globals
@@ -72,10 +73,11 @@ class PretendedGpu:
         torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.pin_memory = self._to, self._cuda, self._pin
         torch.cuda.is_available = self._available
 
-    def moved(self, tensor: Tensor, waits: bool) -> Tensor:
+    def moved(self, tensor: Tensor, where: str | int | torch.device, waits: bool) -> Tensor:
         self.blocking += waits
         copy = tensor.clone()
-        self.there[id(copy)] = copy
+        if (torch.device(where).index or 0) == (self.device.index or 0):
+            self.there[id(copy)] = copy
         return copy
 
 
@@ -96,7 +98,8 @@ def fed(answer: ModuleType) -> None:
     for cores, kind in FED_CASES:
         pinning.clear()
         steps: list[dict[str, Any]] = []
-        gpu = PretendedGpu(answer, kind == "cuda")
+        device = torch.device(kind)
+        gpu = PretendedGpu(answer, device)
 
         def step(images: Any, labels: Any, steps: Any = steps, gpu: Any = gpu, kind: str = kind) -> None:
             if not (isinstance(images, Tensor) and isinstance(labels, Tensor) and images.shape == (len(labels), 4)):
@@ -108,7 +111,7 @@ def fed(answer: ModuleType) -> None:
 
         with warnings.catch_warnings(), gpu:
             warnings.simplefilter("ignore")
-            doing = f"training with {cores} cores and a {'GPU' if kind == 'cuda' else 'CPU'}"
-            function(Noted(), step, FED_EPOCHS, cores, torch.device(kind), doing=doing)
+            doing = f"training with {cores} cores and a {'GPU' if gpu.available else 'CPU'}"
+            function(Noted(), step, FED_EPOCHS, cores, device, doing=doing)
         cases.append({"steps": steps, "pinned": pinning[:], "blocking": gpu.blocking})
     rank_side.tell(cases=cases, loop=os.getpid())

@@ -14,7 +14,7 @@ STEPS = -(-FED_SAMPLES // FED_BATCH)  # in an epoch
 def judge_convert(answer: Answer) -> list[str]:
     (told,) = answer.on_ranks("convert.fed", ranks=1)
     for (cores, kind), found in zip(FED_CASES, told["cases"], strict=True):
-        where = f"{cores} cores, {'a GPU' if kind == 'cuda' else 'no GPU'}"
+        where = f"{cores} cores, {'no GPU' if kind == 'cpu' else 'a GPU' if kind == 'cuda' else f'a GPU, {kind}'}"
         epochs = _epochs(found["steps"], where)
         _fed(epochs, max(1, cores - 1), told["loop"], where)
         _copied(found, kind, where)
@@ -111,7 +111,9 @@ def _copied(found: dict[str, Any], kind: str, where: str) -> None:
             )
         return
     if not all(step["there"] for step in found["steps"]):
-        raise Difference("not there", f"`step` got a batch that's not on the GPU ({where}).", "images and labels on it")
+        raise Difference(
+            "not there", f"`step` got a batch that's not on `device` ({where}).", "images and labels on it"
+        )
     if not found["pinned"] or not all(found["pinned"]):
         raise Difference("not pinned", f"The batches come from pageable memory ({where}).", "pinned memory")
     if found["blocking"]:

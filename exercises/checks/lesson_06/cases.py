@@ -14,6 +14,9 @@ BALANCE_CASES: list[tuple[list[float], int]] = [
     ([3.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 3.0], 3),
     ([0.4, 0.9, 0.1], 3),
     ([0.7, 0.2], 1),
+    ([9.0, 1.0, 1.0], 3),  # a stage without a layer wouldn't make it slower
+    ([1.0, 3.0, 1.0, 1.0, 6.0, 1.0], 3),  # the most even division, 4, 2 and 7, has a slower stage than the best
+    ([0.01] * 40 + [1.0] * 4, 3),  # many layers on one stage
     ([round(0.5 + (17 * i * i + 5 * i) % 23 / 10, 1) for i in range(120)], 16),
 ]
 

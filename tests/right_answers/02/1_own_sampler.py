@@ -22,5 +22,5 @@ def main(dataset, step, epochs, cores, device):
     for _ in range(epochs):
         for images, labels in loader:
             if device.type == "cuda":
-                images, labels = images.cuda(non_blocking=True), labels.cuda(non_blocking=True)
+                images, labels = images.cuda(device, non_blocking=True), labels.cuda(device, non_blocking=True)
             step(images, labels)
