@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 IDLE_CORES = 0.05  # used by ranks that only wait, per rank: to look at a file or a clock again and again
@@ -99,9 +100,8 @@ def _processor_seconds(pid: int) -> float | None:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return None
-    poller = [each for name, each in _threads(pid) if name == _POLLER]
-    ticks = sum(map(int, fields[11:15])) - sum(int(number) for each in poller for number in each[11:13])
-    return ticks / _TICKS
+    polled = sum(int(ticks) for name, each in _threads(pid) if name == _POLLER for ticks in each[11:13])
+    return (sum(int(ticks) for ticks in fields[11:15]) - polled) / _TICKS
 
 
 def _wants_a_core(pid: int) -> bool:
@@ -112,11 +112,8 @@ def _wants_a_core(pid: int) -> bool:
 def _threads(pid: int) -> list[tuple[str, list[str]]]:
     """Name of each thread of a process, and what `/proc` says of it from its state on (man 5 proc_pid_stat)."""
     found = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
-                name, _, rest = file.read().partition("(")[2].rpartition(")")
-                found.append((name, rest.split()))
-    except OSError:
-        pass
+    for path in glob(f"/proc/{pid}/task/*/stat"):
+        with suppress(OSError), open(path) as file:
+            name, _, rest = file.read().partition("(")[2].rpartition(")")
+            found.append((name, rest.split()))
     return found
