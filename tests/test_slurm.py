@@ -424,7 +424,8 @@ def test_torchrun_alone_on_several_nodes(home: Path, cluster: Cluster) -> None:
     if not cluster.bridge:
         pytest.skip("the nodes share this host")
     start = "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
-    path = script(home, start + "t = torch.ones(1)\ndist.all_reduce(t)\nprint(t.item())\ndist.destroy_process_group()\n")
+    work = "t = torch.ones(1)\ndist.all_reduce(t)\nprint(t.item())\n"
+    path = script(home, start + work + "dist.destroy_process_group()\n")
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     begun = []
     for node, words in zip(cluster.nodes, torchrun_commands(path, cluster.addresses, 1, interface="eth0"), strict=True):
