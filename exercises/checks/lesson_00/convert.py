@@ -14,6 +14,8 @@ import torch.distributed as dist
 from .. import rank_side
 from . import cases
 
+LOOKED = "course.looked_at_a_picture"
+
 
 def script(load: Callable[[], ModuleType], given: tuple[str, int]) -> None:
     """Tests a model on this rank, and tells which pictures it looked at, what came back, how many files it wrote, and
@@ -26,11 +28,13 @@ def script(load: Callable[[], ModuleType], given: tuple[str, int]) -> None:
     writes = 0
 
     def predict(picture: float) -> int:
-        looked.append(number[picture])
+        sys.audit(LOOKED, number[picture])  # a list here would be copied with a copy of this function
         return rows[number[picture]][2]
 
     def watch(event: str, args: tuple[Any, ...]) -> None:
         nonlocal writes
+        if event == LOOKED:
+            looked.extend(args)
         if event != "open" or isinstance(args[0], int):
             return
         path, mode, flags = args
