@@ -65,6 +65,12 @@ def judge_port(answer: Answer) -> list[str]:
             some([f"{rate:g}" for rate in twin["rates"]]),
             got,
         )
+    if not all(t["mode"] for t in told):
+        raise Difference(
+            "eval mode",
+            "The model was given batches in eval mode.",
+            "training mode, in which the loop leaves it",
+        )
     gaps = [gap(t["weights"], twin["norm"]) for t in told]
     if max(gaps) > ROUNDING:
         symptom, sentence = "weights", "After training, the weights differ from those of the loop."

@@ -56,6 +56,8 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
             "type",
         )
     module = module_of(model, doing="making the module")
+    modes: set[bool] = set()
+    model.register_forward_pre_hook(lambda model, _: modes.add(model.training))
     rank_side.seed_differently()
     # A step that optimizes by hand asks for its optimizers, and those exist only once there's a trainer.
     said = module.training_step((x[:n], y[:n]), 0) if module.automatic_optimization else None
@@ -97,7 +99,7 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
     rank_side.report(call="")
 
     said = None if said is None else said.item()
-    rank_side.tell(said=said, rates=rates, steps=trainer.global_step, weights=flat(model))
+    rank_side.tell(said=said, rates=rates, steps=trainer.global_step, weights=flat(model), mode=all(modes))
 
 
 def flat(model: Any) -> list[float]:
