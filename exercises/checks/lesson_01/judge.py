@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..judging import Answer, Difference, Exercise, apart
+from ..judging import Answer, Difference, Exercise, apart, some
 from .cases import BATCH_SIZES, CLIP_SCALES, LIMIT, MOST_GRAPHS, WINNERS, Means, clip_inputs, means_cases, paid_cases
 
 
@@ -58,6 +58,8 @@ def judge_means(answer: Answer) -> list[str]:
 
 def _means(case: Means, how: str, got: dict[str, Any]) -> None:
     where = f"({case}, {how})"
+    if not got["gradient"]:
+        raise Difference("gradient", f"The means have no gradient {where}.", "one, if x has one: a mean can be trained")
     if got["dtype"] != case.dtype:
         raise Difference("dtype", f"The means are of {got['dtype']} {where}.", f"{case.dtype}, as x is")
     if got["shape"] != [len(case.sizes)]:
@@ -233,6 +235,14 @@ def judge_training(answer: Answer) -> list[str]:
             "compiled again",
             f"It was compiled {len(graphs)} times.",
             f"{MOST_GRAPHS} times at most: at first, and when a size or a number turns out to change",
+        )
+    again, wanted = told["again"], told["wanted"][:3]
+    if len(again) != 3 or not all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(again, wanted, strict=True)):
+        raise Difference(
+            "second call",
+            "Called a second time, with the same batches and seed, `train` doesn't train a new `Net`.",
+            f"losses {some([f'{loss:.6f}' for loss in wanted])}, as in the first call",
+            [some([f"{loss:.6f}" for loss in again])],
         )
     times = "once" if len(graphs) == 1 else f"{len(graphs)} times"
     return [

@@ -141,7 +141,8 @@ def _called(how: str, version: Callable[..., Any], case: Means) -> dict[str, Any
         )
     if not isinstance(got, tuple) or len(got) != 2 or not isinstance(got[0], Tensor) or not isinstance(got[1], int):
         rank_side.problem(f"`trailing_means` returned {got!r:.80}; it must return a tensor and an int.", "type")
-    return _tensor(got[0]) | {"short": got[1]}
+    followed = version(given["x"].requires_grad_(), given["sizes"], case.scale)[0]
+    return _tensor(got[0]) | {"short": got[1], "gradient": followed.requires_grad}
 
 
 def _tensor(value: Tensor) -> dict[str, Any]:

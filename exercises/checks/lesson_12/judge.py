@@ -67,9 +67,7 @@ def judge_port(answer: Answer) -> list[str]:
         )
     if not all(t["mode"] for t in told):
         raise Difference(
-            "eval mode",
-            "The model was given batches in eval mode.",
-            "training mode, in which the loop leaves it",
+            "eval mode", "The model was given batches in eval mode.", "training mode, in which the loop leaves it"
         )
     gaps = [gap(t["weights"], twin["norm"]) for t in told]
     if max(gaps) > ROUNDING:
