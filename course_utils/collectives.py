@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import linecache
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Call:
     file: str = ""
     line: int = 0
     function: str = ""  # what was called at that line
+    root: int | None = None  # the rank that it names as source or destination, where we know
 
     @property
     def shape(self) -> str:
@@ -51,21 +52,71 @@ def unnoticed(calls: Mapping[int, list[Call]]) -> str:
     return disagreement({rank: [c for c in own if c.group == DEFAULT] for rank, own in calls.items()})
 
 
-def read_calls(
-    folder: Path, world_size: int, is_students: Callable[[str], bool]
-) -> tuple[dict[int, list[Call]], set[int]]:
-    """What the ranks of a launch left: rank -> its last collectives, oldest first; and the ranks whose script came to
-    its end, perhaps by an exception."""
-    calls, ended = {}, set()
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank waits for others: the function that it called, at which line, and with what."""
+
+    call: Call
+    members: tuple[int, ...] = ()  # global ranks of the group that it waits in
+    peer: int | None = None
+    tag: int = 0
+    rank: int = -1  # as given to `init_process_group`, or read from the environment
+    world_size: int = -1
+    messages: tuple[tuple[str, int], ...] = ()  # of a batch: send or recv, and the other rank
+
+    @property
+    def op(self) -> str:
+        return self.call.op
+
+    @property
+    def where(self) -> str:
+        return self.call.where
+
+
+@dataclass(frozen=True)
+class Records:
+    """What the ranks of a launch left: rank -> its last collectives, oldest first; rank -> where it waits for others;
+    and the ranks whose script came to its end, perhaps by an exception."""
+
+    calls: dict[int, list[Call]] = field(default_factory=dict)
+    standing: dict[int, Standing] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+
+
+def read_records(folder: Path, world_size: int, is_students: Callable[[str], bool]) -> Records:
+    """What each rank wrote (`engines.flight_record`); ranks without a record, or with half of one, are left out."""
+    left = Records()
     for rank in range(world_size):
         try:
             raw = json.loads((folder / f"rank{rank}.collectives.json").read_text())
-            calls[rank] = [_call(entry, is_students) for entry in raw["calls"]]
+            left.calls[rank] = [_call(entry, is_students) for entry in raw["calls"]]
         except (OSError, ValueError, KeyError, TypeError):
             continue
         if raw["ended"]:
-            ended.add(rank)
-    return calls, ended
+            left.ended.add(rank)
+        if raw.get("standing"):
+            left.standing[rank] = _standing(raw["standing"], is_students)
+    return left
+
+
+def _standing(raw: Mapping[str, Any], is_students: Callable[[str], bool]) -> Standing:
+    entry = {
+        "group": raw.get("group", ""),
+        "number": 0,
+        "op": raw["call"],
+        "inputs": (),
+        "dtypes": (),
+        "root": raw.get("root"),
+    }
+    return Standing(
+        call=_call(entry | {"frames": raw["frames"]}, is_students),
+        members=tuple(raw.get("members", ())),
+        peer=raw.get("peer"),
+        tag=raw.get("tag", 0),
+        rank=raw.get("rank", -1),
+        world_size=raw.get("world_size", -1),
+        messages=tuple((kind, int(other)) for kind, other in raw.get("messages", ())),
+    )
 
 
 def forget(folder: Path, world_size: int) -> None:
@@ -87,6 +138,7 @@ def _call(entry: Mapping[str, Any], is_students: Callable[[str], bool]) -> Call:
         file=frames[at][0] if at is not None else "",
         line=int(frames[at][1]) if at is not None else 0,
         function=inner[-1] if inner else "",
+        root=entry.get("root"),
     )
 
 
@@ -118,15 +170,30 @@ def _differ(here: Mapping[int, Call]) -> str:
     if one is None:
         return ""
     if len({call.op for call in here.values()}) > 1:
-        return f"Different collectives{_each(here, lambda call: call.op, ('calls', 'call'))}."
+        return f"Different collectives{each(here, lambda call: call.op, ('calls', 'call'))}."
+    if said := different_roots(here):
+        return said
     if one.op in _SAME_SHAPE and len({call.sizes for call in here.values()}) > 1:
-        return f"Different shapes in {one.op}{_each(here, lambda call: call.shape)}."
+        return f"Different shapes in {one.op}{each(here, lambda call: call.shape)}."
     if one.op in _SAME_SHAPE and len({call.dtype for call in here.values()}) > 1:
-        return f"Different types in {one.op}{_each(here, lambda call: call.dtype)}."
+        return f"Different types in {one.op}{each(here, lambda call: call.dtype)}."
     return ""
 
 
-def _each(here: Mapping[int, Call], words: Callable[[Call], str], verbs: tuple[str, str] = ("has", "have")) -> str:
+def different_roots(here: Mapping[int, Call]) -> str:
+    """One collective whose ranks name different roots, in two sentences; empty where they name the same."""
+    roots = {call.root for call in here.values()}
+    if len(roots) < 2 or None in roots:
+        return ""
+    op = next(iter(here.values())).op
+    name = "dst" if op.startswith(("reduce", "gather")) else "src"  # as torch names the argument
+    return (
+        f"Different roots in {op}{each(here, lambda call: f'{name}={call.root}')}."
+        f" {'One rank gets it' if name == 'dst' else 'One rank has it and the others get it'}: all have to name that one."
+    )
+
+
+def each(here: Mapping[int, Call], words: Callable[[Call], str], verbs: tuple[str, str] = ("has", "have")) -> str:
     """`: rank 0 has 10 numbers (line 8), ranks 1 to 3 have 12 (line 9)`; the line goes first where it's the same."""
     kinds: dict[str, list[int]] = {}
     for rank, call in here.items():
@@ -153,24 +220,34 @@ def _waits(ranks: Collection[int], call: Call) -> str:
     return f"{ranks_in_words(ranks).capitalize()} {verb} in {call.function or call.op}{call.where}"
 
 
-def ahead(calls: Mapping[int, list[Call]], stuck: Collection[int]) -> str:
-    """At a timeout: which ranks wait in a collective that others haven't called; empty when none is ahead.
+def ahead(
+    calls: Mapping[int, list[Call]], stuck: Collection[int], members: Mapping[int, Collection[int]] | None = None
+) -> str:
+    """Which ranks wait in a collective that others of its group haven't called; empty when none is ahead.
 
-    `stuck` are the ranks whose stacks say that they wait. A rank may have gone on from its last collective, for example
-    with `async_op`.
+    `stuck` are the ranks that wait, as far as we know. A rank may have gone on from its last collective, for example
+    with `async_op`. `members` are the ranks of the group in which each of them waits; where that isn't known, a group
+    has all ranks that ever called something in it.
     """
     last = {rank: own[-1] if own else None for rank, own in calls.items()}
-    known = [call for call in last.values() if call]
-    if len({call.group for call in known}) != 1:
-        return ""
-    top = max(call.number for call in known)
-    waiting = [rank for rank, call in last.items() if call and call.number == top and rank in stuck]
-    behind = [rank for rank, call in last.items() if not call or call.number < top]
-    if not behind or not waiting:
-        return ""
-    has = "hasn't" if len(behind) == 1 else "haven't"
-    call = next(call for call in known if call.number == top)
-    return f"{_waits(waiting, call)}, and {ranks_in_words(behind)} {has} joined in."
+    groups = {call.group for call in last.values() if call}
+    for group in sorted(groups):
+        in_it = {rank: call for rank, call in last.items() if call and call.group == group}
+        top = max(call.number for call in in_it.values())
+        waiting = [rank for rank, call in in_it.items() if call.number == top and rank in stuck]
+        if not waiting:
+            continue
+        known = (members or {}).get(waiting[0]) or (calls if len(groups) == 1 else in_it)
+        behind = [rank for rank in known if _number(calls.get(rank, ()), group) < top and rank in calls]
+        if behind:
+            has = "hasn't" if len(behind) == 1 else "haven't"
+            return f"{_waits(waiting, in_it[waiting[0]])}, and {ranks_in_words(behind)} {has} joined in."
+    return ""
+
+
+def _number(own: Collection[Call], group: str) -> int:
+    """Of a rank's last collective in a group; 0 if it has called none."""
+    return max((call.number for call in own if call.group == group), default=0)
 
 
 def left_alone(calls: Mapping[int, list[Call]], rank: int, gone: Collection[int]) -> str:

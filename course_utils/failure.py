@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .collectives import Call, ahead, disagreement, left_alone, ranks_in_words, read_calls
+from . import deadlocks
+from .collectives import Records, disagreement, left_alone, ranks_in_words, read_records
 from .frames import STARTED, cell_of, died, fold, is_students, last_own, where
 from .mistakes import hint
 from .results import RankResult
@@ -68,14 +69,14 @@ def explain(run: Run, times: dict[int, float], too_long: str) -> RankError:
     """The error for a launch that failed. `times` says when we saw a rank end (rank -> seconds since the epoch),
     `too_long` how it took too long, if it did."""
     stacks = {r.rank: where(r.stack, r.rank) for r in run.ranks if r.stack}
-    stacks |= {r.rank: f"rank {r.rank} had finished its script" for r in run.ranks if r.ok and run.outcome == "timeout"}
-    calls, ended = calls_of(run)
-    # Of ranks that torchrun stops it says nothing, nor of those that had finished by then.
-    finished = [r.rank for r in run.ranks if r.ok or (r.exitcode is None and not r.error and r.rank in ended)]
-    if run.outcome == "timeout":
-        cause = f"the launch {too_long}"
-        waiting = [rank for rank, place in stacks.items() if re.search("waits in|is in backward", place)]
-        return RankError(run, None, cause, "", stacks, disagreement(calls, finished) or ahead(calls, waiting))
+    hung = run.outcome in ("timeout", "deadlock")
+    stacks |= {r.rank: f"rank {r.rank} had finished its script" for r in run.ranks if r.ok and hung}
+    left = records_of(run)
+    stacks |= {r: said.replace(f"rank {r} is:", f"rank {r} waits:") for r, said in stacks.items() if r in left.standing}
+    calls, finished = left.calls, _finished(run, left)
+    if hung:
+        cause = f"the launch {too_long}" if run.outcome == "timeout" else f"the launch was ended, because {too_long}"
+        return RankError(run, None, cause, "", stacks, deadlocks.why(left, finished, run.world_size))
     if run.outcome == "log limit":
         return RankError(run, None, "a rank printed more than 512 MB, and the launch was stopped", "", stacks)
     if run.job and run.outcome in ("cancelled", "lost"):
@@ -161,8 +162,10 @@ def stopped(run: Run) -> str:
     after = f" after {run.wall_s:.0f} s" if run.wall_s >= 1 else ""
     places = [where(r.stack, r.rank) for r in run.ranks if r.stack and not r.ok]
     lines = [f"stopped{after}; what the ranks printed and reported until then is in {run.path}"]
-    if any("waits in" in place for place in places):
-        lines += ["Where each rank stood:", *(f"  {place}" for place in places)]
+    left = records_of(run)
+    if any("waits in" in place for place in places) or left.standing:
+        why = deadlocks.why(left, _finished(run, left), run.world_size)
+        lines += [*([why] if why else []), "Where each rank stood:", *(f"  {place}" for place in places)]
     return "\n".join(lines)
 
 
@@ -179,10 +182,14 @@ def stops_in_a_line() -> Iterator[None]:
         raise
 
 
-def calls_of(run: Run) -> tuple[dict[int, list[Call]], set[int]]:
-    """The collectives that the ranks of a launch called last (rank -> calls, oldest first), and the ranks whose script
-    ended."""
-    return read_calls(Path(run.path), run.world_size, is_students)
+def records_of(run: Run) -> Records:
+    """What the ranks of a launch called last, where they wait, and which have ended."""
+    return read_records(Path(run.path), run.world_size, is_students)
+
+
+def _finished(run: Run, left: Records) -> list[int]:
+    """The ranks whose script ended. Of ranks that torchrun stops it says nothing, nor of those that had finished."""
+    return [r.rank for r in run.ranks if r.ok or (r.exitcode is None and not r.error and r.rank in left.ended)]
 
 
 def _headline(run: Run, rank: int | None, cause: str) -> str:
@@ -255,8 +262,6 @@ def _message(
         parts.append(f"The whole traceback: {log if first else Path(log).with_suffix('.stack')}")
     if rank is None and run.outcome == "timeout":
         said = " ".join(stacks.values())
-        if "waits in" in said and not disagreement:
-            parts.append("A rank that waits in a collective is waiting for a rank that hasn't called it.")
         if STARTED in said:
             parts.append("Each rank already is a process: instead of mp.spawn, call the function itself on every rank.")
         parts.append("--timeout S gives the launch more time.")

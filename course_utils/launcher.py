@@ -20,7 +20,7 @@ from .engines.options import LaunchOptions
 from .engines.other_work import recent, warning
 from .engines.patience import Patience
 from .engines.placement import Placement
-from .failure import LaunchError, RankError, calls_of, explain, stopped
+from .failure import LaunchError, RankError, explain, records_of, stopped
 from .folders import compiler_cache, new_run_folder
 from .live import Known, LiveView
 from .machine import Machine
@@ -165,7 +165,7 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     if run.outcome == "interrupted":
         raise stop(stopped(run), run)
     if run.ok:
-        if not options.quiet and (odd := unnoticed(calls_of(run)[0])):
+        if not options.quiet and (odd := unnoticed(records_of(run).calls)):
             print(f"Nothing failed, but the ranks did not call the same collectives. {odd}", flush=True)
         forget(Path(request.folder), placement.ranks)
     if run.ok and run.records and not options.quiet and (busy := busy_machine([run], machine)):

@@ -33,8 +33,8 @@ class Run(ShowsTable):
     placement: str
     wall_s: float
     path: str
-    # finished, failed, timeout, interrupted, or dry if nothing was started; for a Slurm job also waiting, running,
-    # cancelled, lost
+    # finished, failed, timeout, deadlock, interrupted, or dry if nothing was started; for a Slurm job also waiting,
+    # running, cancelled, lost
     outcome: str = "finished"
     provenance: Provenance = field(default_factory=Provenance)
     # cores that other programs kept busy meanwhile, and cores that had nothing to do, on average; None if unknown

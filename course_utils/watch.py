@@ -86,7 +86,9 @@ class Watch:
 def last_line(run: Run, seconds: float) -> str:
     """The last line of a launch: how many ranks, how long, and in a word how it ended if not well."""
     took = seconds if math.isnan(run.wall_s) else run.wall_s
-    words = {"timeout": "out of time", "interrupted": "stopped", "log limit": "stopped"}.get(run.outcome, run.outcome)
+    words = {"timeout": "out of time", "deadlock": "deadlocked", "interrupted": "stopped", "log limit": "stopped"}.get(
+        run.outcome, run.outcome
+    )
     emulated = run.provenance.kind == "emulated"
     ranks = f"{run.world_size} {'emulated ' * emulated}rank{'s' * (run.world_size > 1)}"
     of = " of real time" if emulated else ""

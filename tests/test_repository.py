@@ -66,6 +66,7 @@ LAYERS = {
     "sharing_out": 2,
     "results": 0,
     "collectives": 0,
+    "deadlocks": 1,
     "completion": 0,
     "magic_names": 0,
     "mistakes": 0,

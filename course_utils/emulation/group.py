@@ -107,7 +107,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
         return self._collective(
-            "broadcast", tensors, tensors, lambda: self.real.broadcast(tensors, *_given(opts)).wait()
+            "broadcast", tensors, tensors, lambda: self.real.broadcast(tensors, *_given(opts)).wait(), root=_root(opts)
         )
 
     def reduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
@@ -115,7 +115,7 @@ class EmulatedGroup(dist.ProcessGroup):
             own = tensors if opts is None or opts.rootRank == self.rank_ else [t.clone() for t in tensors]
             self._sums(self.real.reduce, opts, own, own)()
 
-        return self._collective("reduce", tensors, tensors, real)
+        return self._collective("reduce", tensors, tensors, real, root=_root(opts))
 
     def allgather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
         def real() -> None:
@@ -189,13 +189,13 @@ class EmulatedGroup(dist.ProcessGroup):
         def real() -> None:
             self.real.gather(outs, ins, *_given(opts)).wait()
 
-        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_)
+        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_, root=_root(opts))
 
     def scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
         def real() -> None:
             self.real.scatter(outs, ins, *_given(opts)).wait()
 
-        return self._collective("scatter", outs, outs, real, outs, self.size_)
+        return self._collective("scatter", outs, outs, real, outs, self.size_, root=_root(opts))
 
     def barrier(self, opts: Any = None) -> EmulatedWork:
         _gpus.clock.synchronize()
@@ -229,7 +229,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def _collective(
         self, kind: str, ins: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], real: Callable[[], None],
-        result: Any = None, times: int = 1, shapes: bool = True,
+        result: Any = None, times: int = 1, shapes: bool = True, root: int | None = None,
     ) -> EmulatedWork:  # fmt: skip
         """Price a collective, and do it if it's small or on the CPU. The whole buffer has `times` the bytes of `ins`;
         `shapes` of all ranks have to be the same."""
@@ -248,7 +248,7 @@ class EmulatedGroup(dist.ProcessGroup):
             _gpus.use(_gpus.queue(device), kind, [b for b in blocks if b not in filled], filled)
         elif ins and dist.get_backend(self) == "nccl" and _called_by_the_program():
             raise RuntimeError("No backend type associated with device type cpu")
-        end = self._meet(kind, ins, nbytes, device, shapes)
+        end = self._meet(kind, ins, nbytes, device, shapes, root)
         if device is None or all(t.numel() <= SMALL or not t.dtype.is_floating_point for t in [*ins, *outs]):
             with _disable_current_modes():
                 real()
@@ -261,19 +261,20 @@ class EmulatedGroup(dist.ProcessGroup):
         return self._kept(EmulatedWork(_gpus, outs if result is None else result, end, written, device))
 
     def _meet(
-        self, kind: str, tensors: Sequence[torch.Tensor], nbytes: int, device: int | None, shapes: bool = True
-    ) -> float:
+        self, kind: str, tensors: Sequence[torch.Tensor], nbytes: int, device: int | None, shapes: bool = True,
+        root: int | None = None,
+    ) -> float:  # fmt: skip
         """Exchange with all ranks what they call and when they're ready; returns when it ends. Raises RuntimeError if
         they don't call the same."""
         clock = _gpus.clock
         ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
         clock.host += _gpus.device.host_s
         self.number += 1
-        words = kind
+        words = kind if root is None else f"{kind} {root}"
         if shapes:
             words += "".join(f" {t.dtype} {list(t.shape)}" for t in tensors)
         with _disable_current_modes():
-            meeting.record(self.getGroupName(), self.number, kind, tensors)
+            meeting.record(self.getGroupName(), self.number, kind, tensors, root)
             share = float(links.sharing(_gpus.cluster, self.ranks, _groups))
             ready = max(ready, self.free)  # behind this group's earlier collectives
             rows = self.meeting.exchange(words, ready, share)
@@ -332,6 +333,11 @@ class EmulatedGroup(dist.ProcessGroup):
 
 def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
+
+
+def _root(opts: Any) -> int | None:
+    """The rank, in this group, that has the values or gets them."""
+    return None if opts is None else int(opts.rootRank)
 
 
 def _like(opts: Any, own: Any) -> Any:

@@ -146,7 +146,7 @@ class _Done:
         return True
 
 
-def record(group: str, number: int, op: str, tensors: Sequence[torch.Tensor]) -> None:
+def record(group: str, number: int, op: str, tensors: Sequence[torch.Tensor], root: int | None = None) -> None:
     """Remember a call, with the lines of the program that made it."""
     frames, frame = [], sys._getframe(2)
     while frame is not None:
@@ -160,7 +160,7 @@ def record(group: str, number: int, op: str, tensors: Sequence[torch.Tensor]) ->
     recorded.append(
         {
             "group": group, "number": number, "op": op, "inputs": [list(t.shape) for t in tensors],
-            "dtypes": [_DTYPES.get(dtype, dtype)] if dtype else [], "frames": calls[max(0, at - 1) : at + 8],
+            "dtypes": [_DTYPES.get(dtype, dtype)] if dtype else [], "root": root, "frames": calls[max(0, at - 1) : at + 8],
         }
     )  # fmt: skip
 
@@ -173,4 +173,4 @@ def _call(raw: dict[str, Any]) -> Call:
     file, line = (frames[at][0], frames[at][1]) if at is not None else ("", 0)
     function = frames[at - 1][2] if at else ""
     sizes = tuple(tuple(size) for size in raw["inputs"])
-    return Call("0", 1, raw["op"], sizes, (raw["dtypes"] or [""])[0], file, line, function)
+    return Call("0", 1, raw["op"], sizes, (raw["dtypes"] or [""])[0], file, line, function, raw["root"])

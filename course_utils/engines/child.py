@@ -30,11 +30,8 @@ else:  # executed as a file, whose folder is the first that is searched
     import ending  # type: ignore[import-not-found,no-redef]
     import flight_record  # type: ignore[import-not-found,no-redef]
 
-    del (
-        sys.modules["_compat"],
-        sys.modules["ending"],
-        sys.modules["flight_record"],
-    )  # a script may have modules of these names
+    for _name in ("_compat", "ending", "flight_record", "standing"):  # a script may have modules of these names
+        del sys.modules[_name]
 
 # Scripts use SIGUSR1 and SIGUSR2 themselves, so we take another; without real-time signals SIGUSR2 has to do.
 DUMP_SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
@@ -68,7 +65,9 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     if os.path.exists(error_file):  # of an earlier attempt, before all ranks were restarted
         os.unlink(error_file)
     _redirect(os.path.join(folder, f"rank{rank}.log"))
-    stack = open(os.path.join(folder, f"rank{rank}.stack"), "wb", buffering=0)
+    # Emptied once, and then only added to: the supervisor empties it again after each look.
+    stack = open(os.path.join(folder, f"rank{rank}.stack"), "ab", buffering=0)
+    stack.truncate(0)
     faulthandler.enable(stack)  # and not the log: our own frames are in it, and `failure` says what matters
     faulthandler.register(DUMP_SIGNAL, file=stack, all_threads=True)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [DUMP_SIGNAL])

@@ -1,4 +1,5 @@
-"""What this rank has asked of others, in a file: written when the rank ends, when it aborts, and when it's asked.
+"""What this rank has asked of others, and where it waits for them, in a file: written when the rank ends, when it
+aborts, and when it's asked.
 
 torch keeps the last collectives of a process in a ring buffer, its flight recorder: kind, number, shapes and the Python
 lines that called them, also those that DDP and FSDP send on their own. It costs a few microseconds a collective. Ranks
@@ -16,6 +17,11 @@ import signal
 import sys
 from contextlib import suppress
 from typing import Any
+
+if __package__:
+    from .standing import standing
+else:  # in a rank that starts cold: see `child`
+    from standing import standing  # type: ignore[import-not-found,no-redef]
 
 SIZE = "64"  # collectives that are kept
 ASK_SIGNAL = signal.SIGRTMIN + 12 if hasattr(signal, "SIGRTMIN") else None
@@ -53,12 +59,14 @@ def keep(path: str) -> None:
 
 
 def write(path: str, ended: bool) -> None:
-    """Write the record, also when there's nothing in it, and whether the script has ended. Never raises: it's called
-    while a process dies."""
+    """Write the record, also when there's nothing in it, where this rank waits for others, and whether the script has
+    ended. Never raises: it's called while a process dies."""
     with suppress(BaseException):
-        calls = _calls()
+        left: dict[str, Any] = {"ended": ended, "calls": _calls(), "standing": None}
+        with suppress(Exception):
+            left["standing"] = None if ended else standing()
         with open(path + ".partial", "w") as file:
-            json.dump({"ended": ended, "calls": calls}, file)
+            json.dump(left, file)
         os.replace(path + ".partial", path)
 
 

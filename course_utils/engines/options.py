@@ -72,7 +72,7 @@ class LaunchOptions:
         """What `timeout` means."""
         if isinstance(self.timeout, Patience):
             return self.timeout
-        return USUAL if self.timeout is None else Patience(total_s=float(self.timeout))
+        return USUAL if self.timeout is None else Patience(total_s=float(self.timeout), deadlock_s=USUAL.deadlock_s)
 
     @property
     def seconds(self) -> float:

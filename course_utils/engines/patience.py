@@ -30,18 +30,19 @@ class Patience:
 
     `idle_s` is for how many seconds all ranks may wait at once, `work_s` how many seconds of a processor one rank may
     use, and `total_s` how many seconds may pass at most. With `once_begun` the first two count from when each rank has
-    called `begin`.
+    called `begin`. After `deadlock_s` of waiting the ranks are asked whether they wait for each other (`deadlock`).
     """
 
     idle_s: float = math.inf
     work_s: float = math.inf
     total_s: float = math.inf
     once_begun: bool = False
+    deadlock_s: float = math.inf
 
 
 # Of a launch for which nobody said how long it may take. Threads are many on large machines, so work is not counted. A
 # rank that waits in NCCL keeps a core busy, so on GPUs only the total ends a deadlock.
-USUAL = Patience(idle_s=120, total_s=600)
+USUAL = Patience(idle_s=120, total_s=600, deadlock_s=5)
 
 
 def begin() -> None:
@@ -56,8 +57,9 @@ class Watch:
         self.patience, self.folder = patience, folder
         self.began = self.looked = now
         self.all_begun = not patience.once_begun
-        self.every = min(LOOK_S, patience.idle_s / 10)
+        self.every = min(LOOK_S, patience.idle_s / 10, patience.deadlock_s / 5)
         self.idle_s = 0.0
+        self.ask_at = patience.deadlock_s  # how long all have waited when they're asked next
         self.used: dict[int, float] = {}  # pid -> seconds of a processor at the last look
         self.before: dict[int, float] = {}  # pid -> the same, when the last rank had begun
 
@@ -72,7 +74,8 @@ class Watch:
         limits, passed = self.patience, now - self.looked
         if now >= self.due:
             return f"did not end within its timeout of {limits.total_s:g} s"
-        if passed < self.every or limits.idle_s == limits.work_s == math.inf or sys.platform != "linux":
+        endless = limits.idle_s == limits.work_s == limits.deadlock_s == math.inf
+        if passed < self.every or endless or sys.platform != "linux":
             return ""
         self.looked = now
         pids = list(processes)
@@ -86,11 +89,21 @@ class Watch:
         self.used = used
         if spent > IDLE_CORES * max(2, len(pids)) * passed or any(_wants_a_core(pid) for pid in pids):
             self.idle_s = max(0.0, self.idle_s - 2 * passed)  # a single look may hit a rank that looks at a clock
+            if self.idle_s == 0.0:
+                self.ask_at = limits.deadlock_s
         else:
             self.idle_s += passed
         if self.idle_s > (limits.idle_s if self.all_begun else max(limits.idle_s, IMPORTING_S)):
             return f"had only waited for {self.idle_s:.0f} s: none of its ranks used a processor"
         return ""
+
+    def ask(self) -> bool:
+        """Whether it's time to ask ranks that only wait whether they wait for each other. If they don't, the next time
+        is after twice as long."""
+        if self.idle_s < self.ask_at:
+            return False
+        self.ask_at *= 2
+        return True
 
 
 def _processor_seconds(pid: int) -> float | None:

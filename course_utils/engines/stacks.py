@@ -46,16 +46,16 @@ def dump(pids: Mapping[int, int], folder: Path) -> dict[int, str]:
     return {rank: _from(path, before[rank]) for rank, path in files.items()}
 
 
-def record(pids: Mapping[int, int], folder: Path) -> None:
-    """Have ranks (rank -> pid) write which collectives they called, and wait until they have. The last thing to ask of
-    a rank: it runs Python wherever that rank stands."""
+def record(pids: Mapping[int, int], folder: Path, limit_s: float = RECORD_S) -> None:
+    """Have ranks (rank -> pid) write which collectives they called and where they wait, and wait for it for at most
+    `limit_s`. This runs Python wherever a rank stands, so it's the last thing to ask of one that computes."""
     if (ask := flight_record.ASK_SIGNAL) is None:
         return
     asked = {rank: pid for rank, pid in pids.items() if handles(pid, ask)}
     for pid in asked.values():
         send(pid, ask)
     files = [folder / f"rank{rank}.collectives.json" for rank in asked]
-    until = time.monotonic() + RECORD_S
+    until = time.monotonic() + limit_s
     while time.monotonic() < until and not all(path.exists() for path in files):
         time.sleep(0.02)
 

@@ -29,6 +29,7 @@ if __name__ == "__main__":
 
 from course_utils.engines import LaunchLost, Request, child, other_work, readable, receive_message, send_message, store  # noqa: E402
 from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants  # noqa: E402
+from course_utils.engines.deadlock import DEADLOCK, in_deadlock  # noqa: E402
 from course_utils.engines.kernel import kernel_ended, watch_kernel  # noqa: E402
 from course_utils.engines.patience import Watch  # noqa: E402
 from course_utils.engines.shm import SharedMemory  # noqa: E402
@@ -268,6 +269,9 @@ class Supervisor:
             if why := self.patience.say(now, self.running.values(), descendants()):
                 self.why = why
                 self.end.begin("timeout")
+            elif self.patience.ask() and in_deadlock(self.end.rank_pids(), self.request):
+                self.why = DEADLOCK
+                self.end.begin("deadlock")
             elif self.kernel_fd is None and kernel_ended(self.request.kernel_pid):
                 self.end.begin("abandoned")
             elif any(

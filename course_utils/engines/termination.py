@@ -36,7 +36,7 @@ class Termination:
     ):
         self.request, self.running, self.status, self.shared = request, running, status, shared
         self.folder = Path(request.folder)
-        self.cause = ""  # why we end it: failed, timeout, interrupted, abandoned, log limit, not started
+        self.cause = ""  # why we end it: failed, timeout, deadlock, interrupted, abandoned, log limit, not started
         self.step = "not yet"  # not yet, waiting, terminating, killing
         self.due = float("inf")  # when the next step is
         self.since = 0.0  # when it began to end
@@ -69,13 +69,15 @@ class Termination:
     def _terminate(self) -> None:
         """Send SIGTERM to all ranks, as torchrun does. Before that they write where they stand, if anybody will want to
         know."""
-        ranks = self._rank_pids()
+        ranks = self.rank_pids()
         handling = {rank for rank, pid in ranks.items() if handles(pid, signal.SIGTERM)}
-        if self.cause in ("failed", "timeout", "interrupted") or handling:
+        if self.cause in ("failed", "timeout", "deadlock", "interrupted") or handling:
             stacks = main_threads(dump(ranks, self.folder))
             self.stood = {rank: stacks.get(rank, "") for rank in handling}
-        if self.cause in ("failed", "timeout"):
+        if self.cause in ("failed", "timeout", "deadlock"):
             record(ranks, self.folder)
+        elif self.cause == "interrupted":  # a rank with a handler may still want to save what it has
+            record({rank: pid for rank, pid in ranks.items() if rank not in handling}, self.folder)
         self.shared.look(descendants())
         self.step, self.asked_at = "terminating", time.monotonic()
         self.due = self.asked_at + TERM_GRACE_S
@@ -89,7 +91,7 @@ class Termination:
         if self.cause != "failed" or any(status for status, _ in self.status.values()) or now > self.since + HANDLER_S:
             return False
         failed = {
-            rank: pid for rank, pid in self._rank_pids().items() if (self.folder / f"rank{rank}.error.json").exists()
+            rank: pid for rank, pid in self.rank_pids().items() if (self.folder / f"rank{rank}.error.json").exists()
         }
         return any(at_exit(stack) for stack in main_threads(dump(failed, self.folder)).values())
 
@@ -99,7 +101,7 @@ class Termination:
         self.due = now + 0.1
         if now > self.asked_at + (NOTICE_S if self.cause == "abandoned" else HANDLER_S):
             return False
-        ranks = self._rank_pids()
+        ranks = self.rank_pids()
         if not self.noticed and now > self.asked_at + NOTICE_S and self.stood:
             self.noticed = True
             stacks = main_threads(dump({rank: pid for rank, pid in ranks.items() if rank in self.stood}, self.folder))
@@ -109,7 +111,7 @@ class Termination:
             send(ranks[rank], signal.SIGKILL)
         return bool(ranks.keys() & self.stood.keys())
 
-    def _rank_pids(self) -> dict[int, int]:
+    def rank_pids(self) -> dict[int, int]:
         """rank -> pid of the ranks that still run, even if torchrun started them."""
         if not self.request.launcher:
             return {rank: pid for pid, rank in self.running.items()}
