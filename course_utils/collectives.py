@@ -189,7 +189,7 @@ def different_roots(here: Mapping[int, Call]) -> str:
     name = "dst" if op.startswith(("reduce", "gather")) else "src"  # as torch names the argument
     return (
         f"Different roots in {op}{each(here, lambda call: f'{name}={call.root}')}."
-        f" {'One rank gets it' if name == 'dst' else 'One rank has it and the others get it'}: all have to name that one."
+        f" {'One rank gets it' if name == 'dst' else 'One rank has it, the others get it'}: all have to name that one."
     )
 
 

@@ -58,7 +58,7 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
         "RuntimeError|DistNetworkError|OSError",
         r"EADDRINUSE|[Aa]ddress already in use|port .* (is )?in use",
         "Another program, or an earlier run of this one, holds that port. `%%ranks` gives every launch a free one in"
-        " MASTER_PORT: leave out MASTER_ADDR, MASTER_PORT and init_method.",
+        " MASTER_PORT: leave out MASTER_ADDR, MASTER_PORT and init_method, and rank and world_size with them.",
     ),
     (
         "RuntimeError|AssertionError|AcceleratorError",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.collectives import Call, ahead, disagreement, ranks_in_words, read_calls, unnoticed
+from course_utils.collectives import Call, ahead, disagreement, ranks_in_words, read_records, unnoticed
 from course_utils.engines import flight_record
 
 
@@ -91,8 +91,9 @@ def test_records_as_ranks_leave_them(tmp_path: Path) -> None:
         json.dumps({"ended": True, "calls": [entry, entry | {"frames": [], "inputs": [], "dtypes": []}]})
     )
     (tmp_path / "rank1.collectives.json").write_text("[")  # killed while it wrote
-    calls, ended = read_calls(tmp_path, 3, lambda file: file.startswith("/my"))
-    assert list(calls) == [0] and ended == {0}
+    left = read_records(tmp_path, 3, lambda file: file.startswith("/my"))
+    calls = left.calls
+    assert list(calls) == [0] and left.ended == {0} and not left.standing
     assert calls[0][0] == Call("0", 1, "all_reduce", ((10,),), "float32", "/my/train.py", 5, "all_reduce")
     assert calls[0][1].line == 0 and calls[0][1].where == ""
 

@@ -9,6 +9,7 @@ import pytest
 from conftest import Descendants
 
 from course_utils.engines import local
+from course_utils.engines.patience import Patience
 from course_utils.failure import RankError
 from course_utils.launcher import launch
 
@@ -58,7 +59,7 @@ IN_TIME = {
     "kinds": (
         "if rank == 0:\n    dist.barrier()\ndist.all_reduce(torch.ones(5))",
         "Different collectives: rank 0 calls barrier (`dist.barrier()`, line 7), rank 1 calls all_reduce"
-        " (`dist.all_reduce(torch.ones(5))`, line 8).\nThe launch did not end within its timeout of",
+        " (`dist.all_reduce(torch.ones(5))`, line 8).\nThe launch ",
     ),
     "a rank behind": (
         "if rank == 0:\n    dist.barrier()\ntime.sleep(600)",
@@ -117,3 +118,33 @@ def test_it_is_told_when_nothing_fails(home: Path, capfd: pytest.CaptureFixture[
         assert error.disagreement.startswith("Different shapes")
     else:
         assert "did not call the same collectives. Different shapes" in capfd.readouterr().out
+
+
+GOES_ON = """import threading
+from datetime import timedelta
+other, x, seen = 1 - rank, torch.ones(4), []
+if rank == 0:
+    time.sleep(2.5)  # somebody is late
+dist.barrier()
+quick = dist.new_group([0, 1], timeout=timedelta(seconds=3))
+try:
+    dist.barrier(group=quick) if rank == 0 else dist.recv(x, 0, group=quick)  # gives up by itself
+except RuntimeError:
+    seen.append("gave up")
+try:
+    dist.irecv(x, other).wait(timedelta(seconds=3)) if rank == 0 else dist.recv(x, 0, group=quick)
+except RuntimeError:
+    seen.append("gave up again")
+late = dist.new_group([0, 1])
+threading.Timer(2.5, lambda: dist.send(torch.ones(4), other, group=late)).start()
+dist.recv(x, other, group=late)  # both receive, and a thread of each sends
+print(*seen, flush=True)
+os._exit(0)
+"""
+
+
+def test_what_looks_like_a_deadlock_and_goes_on(home: Path) -> None:
+    """A late rank, calls that give up by themselves, and messages that another thread sends."""
+    (home / "train.py").write_text(HEAD + GOES_ON)
+    run = launch(home / "train.py", 2, quiet=True, timeout=Patience(total_s=100, deadlock_s=1))
+    assert run.ok and [run.log(rank).strip() for rank in (0, 1)] == ["gave up gave up again"] * 2, run.log(1)

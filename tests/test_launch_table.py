@@ -202,16 +202,20 @@ sleeps()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_barrier_inside_if_rank_0(kernel: Kernel, engine: str) -> None:
-    cell, message = hang(
-        kernel, engine, GROUP + "if rank == 0:\n    dist.barrier()\ndist.all_reduce(t, op=dist.ReduceOp.MAX)\n"
-    )
+def test_a_deadlock_is_named_within_seconds(kernel: Kernel, engine: str) -> None:
+    """A barrier inside `if rank == 0`: what the ranks called proves that no waiting helps, so nobody waits."""
+    cell = ranks(engine, GROUP + "if rank == 0:\n    dist.barrier()\ndist.all_reduce(t, op=dist.ReduceOp.MAX)\n")
+    got = kernel.run(cell)
+    assert got.error and got.error[0] == "RankError" and got.seconds < limit(15 if engine == "local" else 30), got
+    message = got.error[1]
     assert message.startswith("Different collectives: rank 0 calls barrier"), message
+    assert "The launch was ended, because every rank waited for another one." in message and "--timeout" not in message
     assert f"rank 0 waits in barrier: `dist.barrier()`, line {line_of(cell, 'barrier()')}" in message, message
     assert (
         f"rank 1 waits in all_reduce: `dist.all_reduce(t, op=dist.ReduceOp.MAX)`, line {line_of(cell, 'MAX')}"
         in message
     ), message
+    assert "deadlocked after" in got.text and kernel.ask("run.outcome") == "deadlock"
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -290,6 +294,8 @@ def test_a_stop_says_where_ranks_waited(kernel: Kernel) -> None:
     got = kernel.finish()
     assert "rank 0 waits in all_reduce: `dist.all_reduce(t)  # alone`" in got.shown_error, got.shown_error
     assert "rank 1 is: `time.sleep(600)`" in got.shown_error
+    assert "Rank 0 waits in all_reduce (`dist.all_reduce(t)  # alone`" in got.shown_error, "what was known is kept"
+    assert "and rank 1 hasn't joined in." in got.shown_error, got.shown_error
 
 
 def test_an_interrupt_while_torch_is_still_imported(own_kernel: Kernel) -> None:

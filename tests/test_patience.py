@@ -108,6 +108,17 @@ def test_a_request_arrives_as_it_was_sent() -> None:
     assert Request.of(json.loads(request.to_json())) == request and asdict(request)["patience"]["work_s"] > 1e9
 
 
+def test_ranks_are_asked_when_all_have_waited_and_then_ever_more_rarely(machine: Machine, tmp_path: Path) -> None:
+    watch, asked = Watch(USUAL, tmp_path, 0.0), []
+    while not machine.go_on(watch, 0.5):
+        if watch.ask():
+            asked.append(machine.now)
+    assert asked[0] < 8 and len(asked) == 5 and all(b > 1.5 * a for a, b in zip(asked, asked[1:], strict=False)), asked
+    watch = Watch(USUAL, tmp_path, machine.now)
+    machine.rate[11] = 0.5
+    assert machine.go_on(watch, 100) == "" and not watch.ask(), "a rank computes"
+
+
 def test_real_ranks_of_which_one_never_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     program = tmp_path / "program.py"

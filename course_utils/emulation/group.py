@@ -107,7 +107,11 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
         return self._collective(
-            "broadcast", tensors, tensors, lambda: self.real.broadcast(tensors, *_given(opts)).wait(), root=_root(opts)
+            "broadcast",
+            tensors,
+            tensors,
+            lambda: self.real.broadcast(tensors, *_given(opts)).wait(),
+            root=self._root(opts),
         )
 
     def reduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
@@ -115,7 +119,7 @@ class EmulatedGroup(dist.ProcessGroup):
             own = tensors if opts is None or opts.rootRank == self.rank_ else [t.clone() for t in tensors]
             self._sums(self.real.reduce, opts, own, own)()
 
-        return self._collective("reduce", tensors, tensors, real, root=_root(opts))
+        return self._collective("reduce", tensors, tensors, real, root=self._root(opts))
 
     def allgather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
         def real() -> None:
@@ -189,13 +193,13 @@ class EmulatedGroup(dist.ProcessGroup):
         def real() -> None:
             self.real.gather(outs, ins, *_given(opts)).wait()
 
-        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_, root=_root(opts))
+        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_, root=self._root(opts))
 
     def scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
         def real() -> None:
             self.real.scatter(outs, ins, *_given(opts)).wait()
 
-        return self._collective("scatter", outs, outs, real, outs, self.size_, root=_root(opts))
+        return self._collective("scatter", outs, outs, real, outs, self.size_, root=self._root(opts))
 
     def barrier(self, opts: Any = None) -> EmulatedWork:
         _gpus.clock.synchronize()
@@ -213,6 +217,10 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def recv(self, tensors: _Tensors, source: int, tag: int = 0) -> Any:
         return self._message(tensors[0], source, tag, sending=False)
+
+    def _root(self, opts: Any) -> int | None:
+        """The global rank that has the values or gets them."""
+        return None if opts is None else self.ranks[opts.rootRank]
 
     def _sums(self, call: Callable[..., Any], opts: Any, outs: _Tensors, *args: Any) -> Callable[[], None]:
         """A reduction by gloo, which lacks NCCL's mean."""
@@ -333,11 +341,6 @@ class EmulatedGroup(dist.ProcessGroup):
 
 def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
-
-
-def _root(opts: Any) -> int | None:
-    """The rank, in this group, that has the values or gets them."""
-    return None if opts is None else int(opts.rootRank)
 
 
 def _like(opts: Any, own: Any) -> Any:

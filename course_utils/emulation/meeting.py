@@ -159,8 +159,8 @@ def record(group: str, number: int, op: str, tensors: Sequence[torch.Tensor], ro
     dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
     recorded.append(
         {
-            "group": group, "number": number, "op": op, "inputs": [list(t.shape) for t in tensors],
-            "dtypes": [_DTYPES.get(dtype, dtype)] if dtype else [], "root": root, "frames": calls[max(0, at - 1) : at + 8],
+            "group": group, "number": number, "op": op, "root": root, "inputs": [list(t.shape) for t in tensors],
+            "dtypes": [_DTYPES.get(dtype, dtype)] if dtype else [], "frames": calls[max(0, at - 1) : at + 8],
         }
     )  # fmt: skip
 

@@ -48,10 +48,7 @@ def standing() -> dict[str, Any] | None:
     outermost = [] if called is None else [called]
     found: dict[str, Any] = {
         "call": called.f_code.co_name if called else "wait",
-        "frames": [
-            [_file(f), f.f_lineno, f.f_code.co_name]
-            for f in [*([called] if called else []), *frames[at : at + _FRAMES]]
-        ],
+        "frames": [[_file(f), f.f_lineno, f.f_code.co_name] for f in [*outermost, *frames[at : at + _FRAMES]]],
         "busy": _others_may_act(),
     }
     values = called.f_locals if called else {}
