@@ -193,7 +193,7 @@ def test_eight_gpus(
     assert "over Ethernet: 43 hours, 19 hours too long." in out
     assert "sends 2 x 7/8 of its 95 MB of gradients. At 2.8 GB/s (90% of the line) that takes 59.4 ms." in out
     assert "12.5 + 59.4 = 71.9 ms, and eight GPUs are 8 x 37.6 / 71.9 = 4.2 times as fast as one." in out
-    assert "the published ones, 6.93 times: 24.2 hours. Just too long." in out
+    assert "the published ones, 6.54 times: 25.7 hours. Just too long." in out
     assert "links carry 60 to 230 GB/s" in out and "once in 32 to 64" in out
 
 
