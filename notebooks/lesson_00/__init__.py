@@ -153,27 +153,37 @@ def take_home() -> Program:
 
 def what_you_saw(first: Run, baseline: Run, alone: Sweep, runs: Sweep) -> Words:
     """The lesson in the reader's own numbers."""
-    part_s = {part: samples.median for part, samples in _step_parts(baseline).items()}
-    n, longest = WORLDS[-1], _longest(part_s)
-    shown = ahead(runs).status == "shown"
-    measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
-    step = (
-        f"A training step took {sum(part_s.values()) * 1e3:.0f} ms here, {part_s[longest] * 1e3:.0f} of them for"
-        f" {longest}."
-    )
-    if baseline.disturbed:
-        step = "When you timed a training step, other programs were in the way. Run section 2 again for its numbers."
-    if shown and speedup(runs) < FAR_BELOW * expected_speedup(alone, n) and (where := gap_in(runs)):
-        measured += f"; what's missing is in the {where}"
     return Words(
         [
             f"You started {first.world_size} ranks from a cell, and they shared ten images without asking anybody.",
-            step,
-            "When you timed the job, other programs were in the way. Run section 3 again to see how much faster"
-            f" {n} ranks are."
-            if disturbed(alone, runs)
-            else f"From one rank you predicted {expected_speedup(alone, n):.2f} times the speed on {n}, and {measured}.",
+            _step_you_saw(baseline),
+            _job_you_saw(alone, runs),
             f"On eight emulated A100, 24 hours become {sum(hours(EIGHT).values()):.1f}. With the test shared it's"
             f" {sum(hours(EIGHT, shared=True).values()):.1f}.",
         ]
     )
+
+
+def _step_you_saw(baseline: Run) -> str:
+    if baseline.disturbed:
+        return "While you timed a training step, other programs were in the way. Run section 2 again for its numbers."
+    part_s = {part: samples.median for part, samples in _step_parts(baseline).items()}
+    longest = _longest(part_s)
+    return (
+        f"A training step took {sum(part_s.values()) * 1e3:.0f} ms here, {part_s[longest] * 1e3:.0f} of them for"
+        f" {longest}."
+    )
+
+
+def _job_you_saw(alone: Sweep, runs: Sweep) -> str:
+    n = WORLDS[-1]
+    if disturbed(alone, runs):
+        return (
+            "While you timed the job, other programs were in the way. Run section 3 again to see what"
+            f" {'two' if n == 2 else n} ranks bring."
+        )
+    shown, expected = ahead(runs).status == "shown", expected_speedup(alone, n)
+    measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
+    if shown and speedup(runs) < FAR_BELOW * expected and (where := gap_in(runs)):
+        measured += f"; what's missing is in the {where}"
+    return f"From one rank you predicted {expected:.2f} times the speed on {n}, and {measured}."

@@ -10,7 +10,19 @@ from course_utils.figures.canvas import Figure
 from course_utils.pages import BUSY, disturbed, say, say_disturbed
 from course_utils.table import Table
 
-from .job import DAY_H, HERE, SETTINGS, WORLDS, Guess, ahead, expected_speedup, on_record, seconds, serial_share, speedup
+from .job import (
+    DAY_H,
+    HERE,
+    SETTINGS,
+    WORLDS,
+    Guess,
+    ahead,
+    expected_speedup,
+    on_record,
+    seconds,
+    serial_share,
+    speedup,
+)
 
 PIECES = HERE / "programs" / "00_pieces.py"
 

@@ -70,8 +70,8 @@ def show_prediction(alone: Sweep) -> None:
     if why := alone.disturbed:
         say_disturbed(why, "how much of the job is serial")
         say(
-            f"Until then we take what was recorded on {_machine(on_record(alone))}: {serial_share(alone):.1%} is serial,"
-            f" and Amdahl expects {expected_speedup(alone, n):.2f} times the speed on {n} ranks."
+            f"Until then we take what was recorded on {_machine(on_record(alone))}: {serial_share(alone):.1%} is"
+            f" serial, and Amdahl expects {expected_speedup(alone, n):.2f} times the speed on {n} ranks."
         )
         return
     train_s, test_s = (seconds(alone, key, 1).median for key in ("train_s", "test_s"))
