@@ -102,8 +102,8 @@ def figure_first(result: Callable[P, F]) -> Callable[P, F]:
     def shown(*args: P.args, **kwargs: P.kwargs) -> F:
         with held() as things:
             figure = result(*args, **kwargs)
-        said = " ".join(thing.text for thing in things if isinstance(thing, _Sentence))
-        sentences = SENTENCE_ENDS.split(said) if said else []
+        said = [thing.text for thing in things if isinstance(thing, _Sentence)]
+        sentences = [sentence for text in said for sentence in SENTENCE_ENDS.split(text)]
         first, rest = " ".join(sentences[:AT_ONCE]), " ".join(sentences[AT_ONCE:])
         figure.below = [
             *[_Sentence(first)] * bool(first),

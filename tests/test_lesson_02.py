@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from by_torchrun import torchrun
+from conftest import ROOT
 
 import lesson_02
 from course_utils import Provenance, Run, Samples, published
@@ -66,14 +67,18 @@ def figure_title(figure: Figure) -> str:
 @pytest.mark.parametrize(
     ("rate", "guess", "said"),
     [
-        (600.0, ..., ["loads 600 images a second. You made no bet", "compute 20% of the time", "takes 5 such cores"]),
+        (
+            600.0,
+            ...,
+            ["loads 600 images a second. You made no bet", "would wait 80% of the time, and it takes 5 such cores"],
+        ),
         (600.0, None, ["You made no bet"]),
         (600.0, 500, ["you've decoded JPEGs before"]),
-        (600.0, 5000, ["You said 5,000. Most people do"]),
+        (600.0, 5000, ["You said 5,000, as most people do"]),
         (600.0, 50, ["better than you thought"]),
         (600.0, "many", ["should be a number"]),
         (600.0, 0, ["should be a number"]),
-        (3000.0, ..., ["a fast core", "would wait 45%"]),
+        (3000.0, ..., ["a fast core", "2,470 in mixed precision, and would wait 45%"]),
     ],
 )
 def test_the_rate_of_one_core(rate: float, guess: object, said: list[str], capsys: Out) -> None:
@@ -82,6 +87,19 @@ def test_the_rate_of_one_core(rate: float, guess: object, said: list[str], capsy
     assert all(words in out for words in said), out
     with pytest.raises(ClaimError, match="20 images"):
         lesson_02.show_rate(run([{"images_per_s": rate, "batch": [20, 3, 32, 32]}]), guess)
+
+
+def test_the_page_says_what_its_numbers_are_of_and_leaves_exercise_3_to_the_reader() -> None:
+    page = (ROOT / "notebooks" / "02_data_loading.ipynb").read_text()
+    assert (
+        f"In mixed precision, an A100 trains a ResNet-50 on [{lesson_02.A100_IMAGES_PER_S:,} images a second]" in page
+    )
+    assert "Recommendation models at Meta could lose [56%]" in page
+    for text in (page, lesson_02.TAKE_HOME.read_text()):
+        dealt = re.findall(
+            r"[^\n]*world_size[^\n]*(?:num_workers|me\.id)|[^\n]*(?:num_workers|me\.id)[^\n]*world_size", text
+        )
+        assert not dealt, "dealing a stream to ranks and workers is what 02.3 asks for"
 
 
 @pytest.mark.parametrize(

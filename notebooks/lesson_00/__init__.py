@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .deeper import (
     explore_serial,
@@ -73,6 +73,7 @@ def show_first(run: Run) -> None:
     more_checks({"every rank knows the total": run.values("total") == [10] * run.world_size})
 
 
+@figure_first
 def show_step(run: Run, guess: Guess = ...) -> Figure:
     """The parts of a training step, which of them is the longest, and what holds the step up."""
     parts = _step_parts(run)

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils import Run, Sweep, Verdict, claim, explore, figures, more_checks, predict, published, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, say, say_disturbed
+from course_utils.pages import disturbed, figure_first, say, say_disturbed
 from course_utils.table import Table
 
 from .job import (
@@ -27,6 +27,7 @@ from .job import (
 PIECES = HERE / "programs" / "00_pieces.py"
 
 
+@figure_first
 def show_doubled(run: Run, guess: Guess = ...) -> Figure:
     """Doubling numbers by a loop and by one tensor operation, over how many there are."""
     sizes = sorted(set(run.values("n")))
@@ -94,6 +95,7 @@ def show_pieces(alone: Sweep, runs: Sweep) -> Table:
     return Table([f"in a step of {n} ranks", "ms"], rows, "lr")
 
 
+@figure_first
 def show_queue(queue_h: Mapping[int, float], alone: Sweep, runs: Sweep) -> Figure:
     """When a training of 24 hours is done, with the time in the queue, for each number of GPUs."""
     n = WORLDS[-1]

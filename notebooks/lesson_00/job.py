@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, guessed, say, say_disturbed
+from course_utils.pages import disturbed, figure_first, guessed, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "programs" / "00_job.py"
@@ -81,6 +81,7 @@ def show_prediction(alone: Sweep) -> None:
     )
 
 
+@figure_first
 def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
     """The speed-up over the number of ranks: bet, predicted, measured."""
     n, rate = WORLDS[-1], jobs_per_s(runs)
@@ -185,6 +186,7 @@ def speedup(runs: Sweep) -> float:
     return rate[WORLDS[-1]].median / rate[1].median
 
 
+@figure_first
 def show_shared_test(runs: Sweep) -> Figure:
     """The same job with the test on rank 0, and shared by all."""
     n = WORLDS[-1]
@@ -262,6 +264,7 @@ def hours(gpus: int, shared: bool = False) -> dict[str, float]:
     return dict(zip(("train", "test"), (scale * s for s in found[gpus, shared]), strict=True))
 
 
+@figure_first
 def show_eight(bet: Guess = ..., alone: Sweep | None = None) -> Figure:
     """The 24 hours on one emulated GPU, on eight with the test on rank 0, and with the test shared. `alone` tells how
     large the serial part was here."""

@@ -9,7 +9,7 @@ from types import EllipsisType
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import say, say_disturbed
+from course_utils.pages import figure_first, say, say_disturbed
 from course_utils.predict import BreakEven, crossing
 
 from .compile_figures import Points, break_even, ratios
@@ -25,6 +25,7 @@ def times_faster(run: Run, case: str, version: str) -> Samples:
     return Samples(b / a for b, a in zip(before, after, strict=True))
 
 
+@figure_first
 def show_won(run: Run, guess: Mapping[str, Guess]) -> Figure:
     """How many times as fast each function became when it was scripted."""
     gain = {case: times_faster(run, case, "script") for case in guess}
@@ -66,6 +67,7 @@ def show_products(won: Run) -> None:
     )
 
 
+@figure_first
 def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
     """What a second thread gains, for eager and for scripted code."""
     both = {version: run.samples("gain", version=version) for version in ("eager", "script")}
@@ -73,7 +75,7 @@ def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
         say_disturbed(why, "what a second thread gains", again="run both cells again")
     for version in both if not why else ():
         one, two = (run.samples(f"{n}_per_s", version=version).median for n in ("one", "two"))
-        say(f"{version}: {one:,.0f} calls a second in one thread, {two:,.0f} in two")
+        say(f"{version}: {one:,.0f} calls a second in one thread, {two:,.0f} in two.")
     enough = cores >= 2 and run.value("gil")
     claim(
         "scripted code gains more from a second thread than eager code",
@@ -85,6 +87,7 @@ def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
     return figures.bars(both, guess=guess, unit="", ylabel="calls a second, two threads over one", title=title)
 
 
+@figure_first
 def show_race(race: Run, model: BreakEven, guess: Guess = ...) -> Figure:
     """The measured crossing of `chain` in eager mode and compiled, next to what was predicted."""
     eager, compiled = _curves(race)
@@ -129,6 +132,7 @@ def show_residuals(race: Run, model: BreakEven) -> object:
     return figures.residuals(rows, unit="s", title=why or "Where the prediction was off")
 
 
+@figure_first
 def show_forked(run: Run, cores: int) -> Figure:
     """Two branches one after the other, and forked."""
     turns = {v: run.samples("call_s", version=v) for v in ("in turn", "forked")}

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .copies import published_copies, run_copies, show_copies
 from .deeper import (
@@ -78,27 +78,30 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
     more_checks({"a batch is 20 images of 3 x 224 x 224": alone.value("batch") == [20, 3, 224, 224]})
     if why := alone.disturbed:
         say_disturbed(why, "how many images your core loads", guess, "run both cells again")
-        say(f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} a second.")
+        say(f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} a second in mixed precision.")
         return
     say(f"Your core loads {rate:,.0f} images a second. {_on_rate(guess, rate)}")
     if busy < 0.5:
         say(
-            f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}. This loop loads, then computes, in turns: it would"
-            f" compute {busy:.0%} of the time, and wait for the rest. It takes {cores} such cores to feed it."
+            f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} in mixed precision: in this loop it would wait"
+            f" {1 - busy:.0%} of the time, and it takes {cores} such cores to feed it."
         )
     else:
-        say(f"That's a fast core: an A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}, and would wait {1 - busy:.0%}.")
+        say(
+            f"That's a fast core: an A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} in mixed precision, and would wait"
+            f" {1 - busy:.0%} of the time."
+        )
 
 
 def _on_rate(guess: Guess, rate: float) -> str:
     if not guessed(guess):
-        return "You made no bet. It's more fun with one, and you remember more."
+        return "You made no bet. It's more fun with one."
     if not isinstance(guess, (int, float)) or guess <= 0:
         return "Your bet should be a number, such as 1000."
     if 0.67 < guess / rate < 1.5:
         return f"You said {guess:,}: you've decoded JPEGs before."
     if guess > rate:
-        return f"You said {guess:,}. Most people do: decoding a JPEG is real work."
+        return f"You said {guess:,}, as most people do: decoding a JPEG is real work."
     return f"You said {guess:,}: your core is better than you thought."
 
 
@@ -108,6 +111,7 @@ def worker_counts() -> list[int]:
     return [0, 1, 2, 4, *(n for n in (8, 16) if n <= cores)]
 
 
+@figure_first
 def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
     """Images per second over the number of workers. Claims that several load more than the loop alone."""
     counts = sorted({point["workers"] for point in measured.points})
@@ -166,6 +170,7 @@ def workers_for(starved: Run, cores: int | None = None) -> int:
     return max(1, min(spare, math.ceil(load_s / step_s)))
 
 
+@figure_first
 def show_starving(starved: Run, fed: Run, guess: Guess = ...) -> Figure:
     """What the model waits for, without workers and with them. Claims that with them a step takes less time."""
     workers, device = _workers_of(fed), _device(starved)
@@ -236,6 +241,7 @@ def _on_share(guess: Guess, share: float) -> str:
     return f"You said {guess:g}%: your cores are better than their reputation."
 
 
+@figure_first
 def show_streams(run: Run, guess: Guess = ...) -> Figure:
     """How often each sample of an iterable dataset arrives, as it stands and dealt out."""
     names = ("as it stands", "with get_worker_info")
@@ -290,7 +296,7 @@ def _loading_you_saw(alone: Run, measured: Sweep) -> str:
     if medians[best] <= medians[0]:
         loaded = f"workers loaded no more than that ({medians[best]:,.0f} at best)"
     return (
-        f"One core loads {rate:,.0f} images a second, and an A100 eats {A100_IMAGES_PER_S:,}. On"
+        f"One core loads {rate:,.0f} images a second, and an A100 uses {A100_IMAGES_PER_S:,}. On"
         f" {_cores(Machine.here().cores)}, {loaded}."
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import guessed, say, say_disturbed
+from course_utils.pages import figure_first, guessed, say, say_disturbed
 
 from .deeper import cluster_for_a_gpu
 
@@ -22,6 +22,7 @@ def run_copies(script: Path | str) -> Run:
     return launch(script, 1, quiet=True, cluster=cluster_for_a_gpu())
 
 
+@figure_first
 def show_copies(run: Run, guess: Guess = ...) -> Figure:
     """How long a batch takes from pageable and from pinned memory, and when the call came back. Copies of an emulated
     GPU take modelled time, so without a GPU of your own the bet is judged by what was published."""

@@ -22,7 +22,7 @@ from course_utils import (
     sweep,
 )
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, say, say_disturbed
+from course_utils.pages import disturbed, figure_first, say, say_disturbed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LOADING = PROGRAMS / "02_loading.py"  # a loader whose batches bring their times along
@@ -117,6 +117,7 @@ def copies_alone() -> tuple[float, float]:
     )
 
 
+@figure_first
 def show_published() -> Figure:
     """The published loader, with the one row that the model wasn't fitted to predicted; and what the copies took."""
     cases = {bar(case.inputs["workers"]): case for case in published.cases("loader_des")}
@@ -125,7 +126,7 @@ def show_published() -> Figure:
     model = {name: loader_loading_s(case) for name, case in cases.items() if case.role != "calibration"}
     off = {name: seconds / cases[name].observed - 1 for name, seconds in model.items()}
     for name, error in off.items():
-        say(f"{name}: {model[name]:.2f} s predicted, {cases[name].observed:.2f} s published, {error:+.0%}")
+        say(f"{name}: {model[name]:.2f} s predicted, {cases[name].observed:.2f} s published, {error:+.0%}.")
     rule_s, took_s = copies_alone()
     h200 = published.cases(prefix="h2d-h200")[0]
     say(f"Ten copies of 100 MiB from pinned memory: {rule_s:.3f} s by the rule of 85%, {took_s:.3f} s published.")
@@ -166,6 +167,7 @@ def on_locks(run: Run) -> Figure | None:
     return figures.bars(named, title=why or title)
 
 
+@figure_first
 def show_overlap(script: Path | str) -> Figure:
     """Run the program on this machine's GPU, or else on an emulated A100."""
     return on_overlap(launch(script, 1, quiet=True, cluster=cluster_for_a_gpu()))
@@ -191,6 +193,7 @@ def on_overlap(run: Run) -> Figure:
 # --- Random numbers, epochs, deaths -----------------------------------------------------------------------------------
 
 
+@figure_first
 def show_draws(run: Run) -> Figure:
     """Which ways of drawing random numbers repeat themselves in workers and epochs."""
     own, shared = ("own torch.Generator", "own default_rng(0)"), ("torch, global", "numpy, global")
@@ -242,6 +245,7 @@ def show_pins(run: Run) -> None:
     )
 
 
+@figure_first
 def show_persistent(run: Run) -> Figure:
     """What workers see of a changed dataset, and how long the first batch takes, with and without them staying."""
     first = {
