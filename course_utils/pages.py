@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from .table import marked, show
+from .table import fold, held, marked, show
+
+AT_ONCE = 3  # sentences below a figure; the rest waits behind a click
+SENTENCE_ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\))) +(?=[A-Z(\d])")  # 1.5 has no end, "(Run it.) Then" has one
+
+P = ParamSpec("P")
+F = TypeVar("F", bound="_HasRoom")
 
 
 class _Sentence:
@@ -23,11 +30,31 @@ class _Sentence:
         return f"<div style='margin:.2em 0;max-width:60em'>{marked(self.text)}</div>"
 
 
+class _More(_Sentence):
+    """Sentences behind a click."""
+
+    def _repr_html_(self) -> str:
+        return fold("more", super()._repr_html_())
+
+
 def say(text: str) -> None:
     """Show a sentence or two of a lesson. What `print` writes, JupyterLab breaks wherever a line is full, in the middle
     of a word, too; this wraps between words."""
     if words := re.sub(" +", " ", text).strip():  # where nothing was guessed, nothing is said of it
         show(_Sentence(words))
+
+
+def disturbed(*measured: Any) -> str:
+    """What other programs did while the first of these runs and sweeps was measured that they disturbed, as the
+    beginning of a sentence. Empty if there's none: only then does a page conclude something from their speed."""
+    return next((each.disturbed for each in measured if each.disturbed), "")
+
+
+def say_disturbed(why: str, about: str, guess: Any = None, again: str = "run this cell again") -> None:
+    """Say that a measurement tells nothing about something, since it was disturbed. `why` comes from `disturbed`,
+    `again` says which cells to run once more."""
+    bet = " Your bet stays open." * guessed(guess)
+    say(f"{why}, so this says nothing about {about}.{bet} Close them, then {again}.")
 
 
 class Program:
@@ -61,3 +88,28 @@ class Words:
 def guessed(guess: Any) -> bool:
     """Whether the reader replaced the three dots."""
     return guess is not ... and guess is not None
+
+
+class _HasRoom(Protocol):
+    below: Sequence[Any]
+
+
+def figure_first(result: Callable[P, F]) -> Callable[P, F]:
+    """Put what a function says and claims below the figure that it returns, in a notebook: its first three sentences,
+    the others behind a click, then the ticks. Elsewhere, as in tests, everything is printed as it comes."""
+
+    @functools.wraps(result)
+    def shown(*args: P.args, **kwargs: P.kwargs) -> F:
+        with held() as things:
+            figure = result(*args, **kwargs)
+        said = [thing.text for thing in things if isinstance(thing, _Sentence)]
+        sentences = [sentence for text in said for sentence in SENTENCE_ENDS.split(text)]
+        first, rest = " ".join(sentences[:AT_ONCE]), " ".join(sentences[AT_ONCE:])
+        figure.below = [
+            *[_Sentence(first)] * bool(first),
+            *[_More(rest)] * bool(rest),
+            *(thing for thing in things if not isinstance(thing, _Sentence)),
+        ]
+        return figure
+
+    return shown

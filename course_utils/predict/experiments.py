@@ -41,8 +41,8 @@ LIMITS: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("ddp_overlap", "ddp_efficiency"),
-        "something other than compute and the sum of gradients limits the run, most often an input pipeline that all"
-        " GPUs share",
+        "something other than compute and the sum of gradients limits the run, such as an input pipeline that all GPUs"
+        " share",
     ),
     "copy_pass": "the batches are in pageable memory, so the CPU has to copy each one to a page-locked buffer first",
     "pipe_norm": (

@@ -74,12 +74,12 @@ WAYS = (
     Way("Model parallel, distributed", _four([Device(_only(k), TEXTS) for k in range(4)]),
         divided="the layers", exchanged="activations",
         when="it doesn't fit one machine", lessons=("06", "07")),
-    Way("DDP, model parallel inside", _four([Device(part, two) for two in ("ab", "cd") for part in (FRONT, BACK)]),
-        divided="the batch and the layers", exchanged="activations, gradients",
-        when="it doesn't fit, and must be fast", lessons=("06", "10"), process_of="machine"),
     Way("Tensor parallel", ((Device(("01",) * LAYERS, TEXTS), Device(("23",) * LAYERS, TEXTS)),),
         divided="each layer", exchanged="activations, in each layer",
         when="one layer is too much", lessons=("10",)),
+    Way("DDP, model parallel inside", _four([Device(part, two) for two in ("ab", "cd") for part in (FRONT, BACK)]),
+        divided="the batch and the layers", exchanged="activations, gradients",
+        when="it doesn't fit, and must be fast", lessons=("06", "10"), process_of="machine"),
     Way("Sequence or context parallel", ((Device(MODEL, TEXTS, "0"), Device(MODEL, TEXTS, "1")),),
         divided="the tokens of each text", exchanged="keys, values, gradients",
         when="the texts are very long"),
@@ -90,31 +90,33 @@ WAYS = (
 
 # In hundredths of an inch.
 CARD, ROW, COLUMNS = 262, 184, 3
+COUNTED = {6: "Six", 9: "Nine"}
 DEVICE, GAP, MACHINE_GAP = 40, 12, 20
 PICTURE_AT, WORDS_AT = 26, 108
 
 
-def ways() -> Figure:
-    """Nine ways to split the training of one model: for each a picture, what is divided, what is exchanged, when to
-    take it, and its lesson.
+def ways(count: int = 6) -> Figure:
+    """Ways to split the training of one model, the six of the map or all nine: for each a picture, what is divided,
+    what is exchanged, when to take it, and its lesson.
 
     A machine is a grey box, a process a dashed frame around the devices that it drives. A device shows in blue what it
     keeps of the model's four layers, and below them the parts a to d of the batch that it gets.
     """
-    rows = -(-len(WAYS) // COLUMNS)
+    shown = WAYS[:count]
+    rows = -(-count // COLUMNS)
     width, height = COLUMNS * CARD, 22 + rows * ROW
     mpl, (ax,) = canvas.new_axes(size=(width / 100, height / 100 + 0.4))
     ax.axis("off")
     ax.set_xlim(0, width)
     ax.set_ylim(height, 0)
-    for i, way in enumerate(WAYS):
+    for i, way in enumerate(shown):
         row, column = divmod(i, COLUMNS)
         _card(ax, way, column * CARD + 6, row * ROW + 30)
     _key(ax)
-    canvas.title(mpl, "Nine ways to split the training of one model")
+    canvas.title(mpl, f"{COUNTED[count]} ways to split the training of one model")
     said = [
         f"{way.name} ({_taught(way)}): divided: {way.divided}; exchanged: {way.exchanged}; when: {way.when}."
-        for way in WAYS
+        for way in shown
     ]
     return Figure(mpl, " ".join(said))
 
