@@ -36,7 +36,8 @@ _STALE = (
     f".course-was{{animation:course-was 0s {STALE_S}s forwards}} "
     f".course-is{{animation:course-is 0s {STALE_S}s forwards}}</style>"
 )
-_ENDED = "no news since. If the kernel was restarted or stopped, this launch ended with it: run the cell again."
+_GONE = "no news since. If the kernel was restarted or stopped, "
+_ENDED, _GOES_ON = "this launch ended with it: run the cell again.", "the job goes on: squeue shows it."
 _LINE = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis"  # one line, whatever the width: the height stays
 
 
@@ -58,12 +59,13 @@ class Rank:
 @dataclass(frozen=True)
 class Known:
     """What is known of a launch: what we wait for, which part is done (None if nobody says), how long nothing has
-    come."""
+    come, and whether it goes on without this kernel, as a Slurm job does."""
 
     doing: str
     ranks: Sequence[Rank] = ()
     part: float | None = None
     silent_s: float = 0.0
+    outlives_kernel: bool = False
 
 
 Row = tuple[str, str, float | None, str]  # who, its state, the part that is done, more words
@@ -89,7 +91,7 @@ def page(known: Known, seconds: float, sweep: str = "", height: int = 0) -> str:
     body = [_row_html(row, bars) for row in rows]
     body += ["<tr style='background:none'><td style='padding:0'>&nbsp;</td></tr>"] * (height - len(heads) - len(rows))
     above = "".join(f"<div style='{_LINE}' title='{line}'>{line}</div>" for line in heads[1:])
-    ended = f"{int(seconds)} s, and {_ENDED}"
+    ended = f"{int(seconds)} s, and {_GONE}{_GOES_ON if known.outlives_kernel else _ENDED}"
     first = (
         "<div style='display:grid;font-weight:600'>"
         f"<div class='course-was' style='grid-area:1/1;{_LINE}' title='{heads[0]}'>{heads[0]}</div>"

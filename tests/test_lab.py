@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from jupyterlab_server.config import get_federated_extensions
 
 from course_utils.lab import FOLDER, page, server, start
 from course_utils.lessons import Lesson
@@ -79,6 +80,15 @@ def test_where_the_server_finds_the_notebooks(tmp_path: Path, monkeypatch: pytes
     assert server.lessons_folder(tmp_path / FOLDER) == Path(".")
     monkeypatch.setenv("COURSE_HOME", str(ROOT))
     assert server.lessons_folder(tmp_path / "empty") is None, "not below what the server shows"
+
+
+def test_jupyterlab_finds_our_extension_and_ctrl_c_asks_nothing(tmp_path: Path) -> None:
+    """tests/test_browser.py sees both."""
+    args = dict(argument[2:].split("=", 1) for argument in start.arguments(tmp_path, 8888, str(tmp_path)))
+    assert args["ServerApp.answer_yes"] == "True"
+    found = get_federated_extensions([args["LabApp.extra_labextensions_path"]])["course-lab"]
+    script = Path(found["ext_path"]) / found["jupyterlab"]["_build"]["load"]
+    assert 'window._JUPYTERLAB["course-lab"] = ' in script.read_text(), "under the name that JupyterLab asks for"
 
 
 def test_notebooks_are_brought_and_what_the_learner_changed_stays(tmp_path: Path) -> None:

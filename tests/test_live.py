@@ -123,6 +123,8 @@ def test_a_page_that_nobody_updates_any_more_says_so() -> None:
     was, ended = re.findall(r"<div class='course-(?:was|is)'.*?>([^<]*)</div>", shown)
     assert was == "10 s · running" and ended.startswith("10 s, and no news since. If the kernel was restarted")
     assert re.search(r"class='course-is' style='grid-area:1/1;visibility:hidden", shown)
+    job = page(replace(Known("running", RUNNING), outlives_kernel=True), 10)
+    assert "the job goes on: squeue shows it" in job and "ended with it" not in job
     assert f".course-is{{animation:course-is 0s {live.STALE_S}s forwards}}" in shown
 
 
