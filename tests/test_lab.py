@@ -153,6 +153,8 @@ def test_the_folder_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert start.course_folder(None) == tmp_path / "scratch", "as where the clone is shared"
     monkeypatch.chdir(tmp_path)
     assert start.course_folder("mine") == tmp_path / "mine" and (tmp_path / "mine" / LESSON_4).exists()
+    (tmp_path / "theirs").mkdir()
+    assert start.course_folder(None, "theirs") == tmp_path / "theirs" and not any((tmp_path / "theirs").iterdir())
     monkeypatch.setattr(start, "CARRIED", ROOT)  # as where it was installed from a wheel
     monkeypatch.setenv("COURSE_HOME", "")
     assert start.course_folder(None) == tmp_path / FOLDER

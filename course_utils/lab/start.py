@@ -40,9 +40,15 @@ WORKSPACE = {
 }
 
 
-def course_folder(named: str | None) -> Path:
-    """The folder to open, with the notebooks in it. Runs and progress are kept there too."""
+def course_folder(named: str | None, shown: str | None = None) -> Path:
+    """The folder to open, with the notebooks in it. Runs and progress are kept there too, or in the clone that it lies
+    in. Whoever tells JupyterLab which folder it's `shown` has notebooks there, and gets no copies."""
     clone = None if CARRIED.is_dir() else CHECKOUT
+    if shown and named is None and Path(shown).expanduser().is_dir():
+        folder = Path(shown).expanduser().resolve()
+        if clone is None:
+            os.environ.setdefault("COURSE_HOME", str(folder))
+        return folder
     here = Path.cwd()
     if here != clone and any(here.glob("notebooks/[0-9][0-9]_*.ipynb")):
         usual = here
@@ -172,7 +178,9 @@ def main() -> None:
     if given[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return
-    root = course_folder(given.pop(0) if given and not given[0].startswith("-") else None)
+    named = given.pop(0) if given and not given[0].startswith("-") else None
+    theirs = dict(argument.partition("=")[::2] for argument in given)
+    root = course_folder(named, theirs.get("--ServerApp.root_dir"))
     os.chdir(root)
     # Defaults of this course (its first page, line numbers, no news pop-up); the user's own settings stay, and override
     # them.
@@ -195,7 +203,6 @@ def main() -> None:
         args = arguments(root, port, runtime)
         if not can_open_browser():
             args.append("--no-browser")
-        theirs = {argument.partition("=")[0] for argument in given}
         from jupyterlab.labapp import LabApp
 
         server = LabApp.initialize_server([a for a in args if a.partition("=")[0] not in theirs] + given)
