@@ -20,6 +20,7 @@ from .table import GOOD, PROBLEM
 APPEARS_S = 0.3  # whatever ends before that shows its last line only
 INTERVAL_S = 0.2  # between two updates, at least
 SILENT_S = 5.0  # so long without news, and we say so
+STALE_S = 20  # so long without an update of the display, and the page itself says so: a kernel that has ended can't
 MOST_ROWS = 8  # with more ranks than this, we count them, and show a few
 FEW_ROWS = 4
 BAR = 12  # characters
@@ -29,6 +30,14 @@ _TEXT = (
     "font-variant-numeric:tabular-nums;padding:1px 8px"
 )
 _WORST_FIRST = ("failed", "starting", "running", "finished")
+# The headline gives way to a sentence in the same place, unless an update comes first, which begins to wait anew.
+_STALE = (
+    "<style>@keyframes course-was{to{visibility:hidden}} @keyframes course-is{to{visibility:visible}} "
+    f".course-was{{animation:course-was 0s {STALE_S}s forwards}} "
+    f".course-is{{animation:course-is 0s {STALE_S}s forwards}}</style>"
+)
+_GONE = "no news since. If the kernel was restarted or stopped, "
+_ENDED, _GOES_ON = "this launch ended with it: run the cell again.", "the job goes on: squeue shows it."
 _LINE = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis"  # one line, whatever the width: the height stays
 
 
@@ -50,12 +59,13 @@ class Rank:
 @dataclass(frozen=True)
 class Known:
     """What is known of a launch: what we wait for, which part is done (None if nobody says), how long nothing has
-    come."""
+    come, and whether it goes on without this kernel, as a Slurm job does."""
 
     doing: str
     ranks: Sequence[Rank] = ()
     part: float | None = None
     silent_s: float = 0.0
+    outlives_kernel: bool = False
 
 
 Row = tuple[str, str, float | None, str]  # who, its state, the part that is done, more words
@@ -80,12 +90,15 @@ def page(known: Known, seconds: float, sweep: str = "", height: int = 0) -> str:
     bars = any(row[2] is not None for row in rows)
     body = [_row_html(row, bars) for row in rows]
     body += ["<tr style='background:none'><td style='padding:0'>&nbsp;</td></tr>"] * (height - len(heads) - len(rows))
-    above = "".join(
-        f"<div style='font-weight:{400 if i else 600};{_LINE}' title='{line}'>{line}</div>"
-        for i, line in enumerate(heads)
+    above = "".join(f"<div style='{_LINE}' title='{line}'>{line}</div>" for line in heads[1:])
+    ended = f"{int(seconds)} s, and {_GONE}{_GOES_ON if known.outlives_kernel else _ENDED}"
+    first = (
+        "<div style='display:grid;font-weight:600'>"
+        f"<div class='course-was' style='grid-area:1/1;{_LINE}' title='{heads[0]}'>{heads[0]}</div>"
+        f"<div class='course-is' style='grid-area:1/1;visibility:hidden;{_LINE}' title='{ended}'>{ended}</div></div>"
     )
     return (
-        f"<div style='{_TEXT}'>{above}"
+        f"{_STALE}<div style='{_TEXT}'>{first}{above}"
         "<table style='table-layout:auto;width:100%;border-collapse:collapse;margin:0;color:inherit;font-size:inherit'>"
         f"<tbody>{''.join(body)}</tbody></table></div>"
     )

@@ -58,7 +58,7 @@ class Watch:
                 self.asked = now
                 for rank in running:
                     _look(self.stream.folder, rank)
-        return Known(self._doing(ranks, stopping), ranks, self.stream.part, silent_s)
+        return Known(self._doing(ranks, stopping), ranks, self.stream.part, silent_s, bool(self.handle.where))
 
     def close(self) -> None:
         """Remove what the ranks wrote for this view alone."""

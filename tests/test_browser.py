@@ -6,6 +6,7 @@ A screenshot of the first figure is kept in artifacts/.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from typing import Any
 import nbformat
 import pytest
 from conftest import ROOT, Descendants, add_claims, load_tool, skip_or_fail
+
+from course_utils.lessons import lessons as lessons_known
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -91,9 +94,11 @@ class Lab:
         self.log = folder / "lab.log"
         with open(self.log, "wb") as log:
             command = [sys.executable, "-m", "course_utils.lab", *arguments]
-            self.process = subprocess.Popen(
-                command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
+            # A terminal, where Jupyter would ask whether Ctrl-C was meant.
+            ours, its = os.openpty()
+            self.process = subprocess.Popen(command, env=env, stdin=its, stdout=log, stderr=subprocess.STDOUT)
+            os.close(its)
+            self._terminal = os.fdopen(ours)
         self.info = self._await_info(runtime)
 
     def _await_info(self, runtime: Path) -> dict[str, Any]:
@@ -113,9 +118,10 @@ class Lab:
         return f"{self.info['url']}{path}?token={self.info['token']}"
 
     def stop(self) -> list[str]:
-        """End it as Ctrl-C and a yes would. Returns what is left of it and of its kernels."""
-        self.process.send_signal(signal.SIGTERM)
+        """End it as Ctrl-C does, which asks nothing. Returns what is left of it and of its kernels."""
+        self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
+        self._terminal.close()
         return self.descendants.wait_gone(10)
 
 
@@ -297,19 +303,23 @@ def test_lab_opens_on_the_course_with_its_own_defaults(
         ".jp-Dialog, .Toastify__toast"
     ).first.inner_text()
     page.keyboard.press("Escape")
-    for _ in range(
-        4
-    ):  # links, title, the folded cell that brings the course elsewhere, and the first cell of the lesson
+    lesson, cells = lessons_known()[0], nbformat.read(LESSONS[0], as_version=4).cells
+    opening = itertools.takewhile(lambda cell: cell.id != lesson.core[0][0], cells)
+    kinds = [*(cell.cell_type for cell in opening), "code"]  # links, title, and the first cell of the lesson
+    for _ in kinds:
         page.keyboard.press("Shift+Enter")
-    page.locator(".jp-InputPrompt", has_text="[2]:").wait_for(timeout=READY_S * 1000)
-    page.goto(lab.address("course"))
+    page.locator(".jp-InputPrompt", has_text=f"[{kinds.count('code')}]:").wait_for(timeout=READY_S * 1000)
+    page.get_by_role("link", name="All lessons").click()
+    page.wait_for_url("**/course")
     assert page.locator(".go").inner_text().startswith("Continue")
     assert re.search(r"^1 of \d+ cells$", page.locator("li label").inner_text())
     page.locator("#machine", has_text=re.compile("eady")).wait_for(timeout=READY_S * 1000)
     assert all(url.startswith((lab.info["url"], "data:", "blob:")) for url in asked), asked
     shown = [item["name"] for item in page.request.get(lab.address("api/contents")).json()["content"]]
-    assert sorted(shown) == ["exercises", "notebooks", "runs"]
+    assert sorted(shown) == ["data", "exercises", "notebooks", "runs"]
     assert page.request.get(lab.address(f"api/contents/solutions/{LESSONS[4].stem}_solutions.ipynb")).ok, "by its link"
+    page.locator("li a", has_text="exercise").nth(4).click()
+    page.locator(".lm-TabBar-tabLabel", has_text="04 exercises · distributed data").wait_for(timeout=READY_S * 1000)
     answer = page.request.post(
         lab.address("api/kernels"), headers={"X-XSRFToken": xsrf(page)}, data={"name": "python3"}
     )
@@ -326,6 +336,78 @@ def test_lab_opens_on_the_course_with_its_own_defaults(
     assert {path: path.stat().st_mtime_ns for path in ROOT.glob("*") if path.is_file()} == before, (
         "files of the course were changed"
     )
+
+
+def own_notebook(tmp_path: Path, *sources: str) -> str:
+    """A notebook of these cells, in the folder that a lab serves."""
+    (tmp_path / "course").mkdir()
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), tmp_path / "course" / "own.ipynb")
+    return "own.ipynb"
+
+
+RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart(); }"
+
+
+def test_an_explorer_leaves_its_picture_when_its_kernel_is_gone(
+    page: Any, start_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    """After a restart of the kernel or the server: the picture, and what to run, where JupyterLab alone would say
+    'model not found'. Until then, only the controls."""
+    served = f"--ServerApp.root_dir={tmp_path / 'course'}", "--expose-app-in-browser"
+    notebook = own_notebook(tmp_path, "from course_utils import explore\nexplore.fsdp()")
+    lab = start_lab(*served)
+    check(run_all(page, lab, notebook))
+    live, still = page.locator("svg[role=img]"), page.locator(".course-still figure img")
+    live.wait_for(timeout=READY_S * 1000)
+    assert still.count() == 1 and not still.is_visible()
+    page.evaluate("async () => { await window.jupyterapp.commands.execute('docmanager:save'); }")
+    page.evaluate(RESTART)
+    still.wait_for(timeout=READY_S * 1000)
+    assert not live.is_visible() and page.get_by_text("These controls ended with their kernel").is_visible()
+    page.goto("about:blank")
+    assert not lab.stop()
+    lab = start_lab(*served)
+    page.goto(lab.address(f"lab/tree/{notebook}"))
+    still.wait_for(timeout=READY_S * 1000)
+    error = page.get_by_text("model not found")
+    error.wait_for(state="attached")
+    assert not error.is_visible() and page.get_by_text("These controls ended with their kernel").is_visible()
+    page.screenshot(path=str(ROOT / "artifacts" / "explorer_without_its_kernel.png"))
+    page.close()
+    assert not lab.stop()
+
+
+def test_a_launch_whose_kernel_is_gone_says_that_it_ended(
+    page: Any, start_lab: Callable[..., Lab], tmp_path: Path
+) -> None:
+    """Nobody can update its display any more, so the page itself says so, a while after the last update."""
+    notebook = own_notebook(tmp_path, "%load_ext course_utils", "%%ranks 2\nimport time\ntime.sleep(600)")
+    lab = start_lab(f"--ServerApp.root_dir={tmp_path / 'course'}", "--expose-app-in-browser")
+    page.goto(lab.address(f"lab/tree/{notebook}"))
+    page.wait_for_function(
+        "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=READY_S * 1000,
+    )
+    page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    was, ended = page.locator(".course-was"), page.locator(".course-is")
+    was.filter(has_text="2 s · running").wait_for(timeout=READY_S * 1000)
+    assert was.is_visible() and not ended.is_visible()
+    later = "() => document.getAnimations().filter(a => a.animationName?.startsWith('course-')).map(a => a.finish())"
+    page.evaluate(later)
+    was.filter(has_text="4 s · running").wait_for()
+    assert was.is_visible() and not ended.is_visible(), "an update begins to wait anew"
+    page.evaluate(RESTART)
+    page.wait_for_function(
+        "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'"
+    )
+    page.evaluate(later)
+    ended.wait_for()
+    assert not was.is_visible() and "this launch ended with it: run the cell again" in ended.inner_text()
+    page.screenshot(path=str(ROOT / "artifacts" / "launch_without_its_kernel.png"))
+    page.close()
+    assert not lab.stop()
 
 
 def xsrf(page: Any) -> str:
@@ -390,20 +472,16 @@ def test_an_explorer_answers_to_its_controls(
 ) -> None:
     """Nothing shows before the guess, then every control moves the picture, buttons run and can be stopped, and nothing
     is red. Screenshots at two settings are kept in artifacts/."""
-    import nbformat
     from playwright.sync_api import expect
 
     from course_utils import explore
 
     label, typed, words = EXPLORERS[name]
-    (tmp_path / "course").mkdir()
-    cell = nbformat.v4.new_code_cell(f"from course_utils import explore\nexplore.{name}()")
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "course" / "explorer.ipynb")
+    notebook = own_notebook(tmp_path, f"from course_utils import explore\nexplore.{name}()")
     lab = start_lab(f"--ServerApp.root_dir={tmp_path / 'course'}", "--expose-app-in-browser")
     page.set_viewport_size({"width": 1280, "height": 800})
-    check(run_all(page, lab, "explorer.ipynb"))
-    output = page.locator(".jp-OutputArea-output")
+    check(run_all(page, lab, notebook))
+    output = page.locator(".jp-OutputArea-output").first
     picture, said = output.locator("svg[role=img]"), output.locator("p[role=status]").first
     picture.wait_for(timeout=READY_S * 1000)
     guess = output.get_by_role("combobox", name="Guess")
@@ -416,6 +494,10 @@ def test_an_explorer_answers_to_its_controls(
     assert picture.get_attribute("aria-label") == asked.summary, "drawing the sliders changed a setting"
     (ROOT / "artifacts").mkdir(exist_ok=True)
     pictures(page, picture, output.first, f"{name}_first")
+    if name == "fsdp":  # a whole number, for which 2.5 is neither 25 nor nothing
+        put(output, label, "2.5")
+        output.get_by_text("you typed 2.5").wait_for()
+        expect(output.get_by_role("spinbutton", name=label)).to_have_value("2")
     before = picture.get_attribute("aria-label")
     put(output, label, typed)
     said.filter(has_text=words).wait_for()

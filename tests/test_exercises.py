@@ -174,12 +174,27 @@ def test_a_notebook_opens_elsewhere_from_the_one_place_that_has_the_address(tmp_
 
 
 def test_every_notebook_brings_the_course_before_it_needs_it() -> None:
+    """As long as the course has no address, it can't, and nothing leads to one that isn't there."""
     address = navigation.repository(ROOT)
-    assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", address)
+    assert not address or re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", address)
     for path in sorted(ROOT.glob("*/[0-9][0-9]_*.ipynb")):
         first, second, *_ = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-        assert first.source == navigation.BRING.format(address=address), path
-        assert second.source.startswith("%load_ext course_utils"), path
+        if address:
+            assert first.source == navigation.BRING.format(address=address), path
+        assert (second if address else first).source.startswith("%load_ext course_utils"), path
+        assert "OWNER/REPOSITORY" not in path.read_text(), path
+
+
+def test_a_placeholder_is_no_address(tmp_path: Path) -> None:
+    for folder, name in (("notebooks", "04_a"), ("solutions", "04_a_solutions")):
+        (tmp_path / folder).mkdir()
+        nbformat.write(solution("%load_ext course_utils"), tmp_path / folder / f"{name}.ipynb")
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "c"\n[project.urls]\nRepository = "{navigation.PLACEHOLDER}"\n'
+    )
+    navigation.generate(tmp_path)
+    for path in tmp_path.glob("*/*.ipynb"):
+        assert "github" not in path.read_text() and "colab" not in path.read_text()
 
 
 def test_the_line_that_brings_the_course_only_acts_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

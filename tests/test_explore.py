@@ -392,9 +392,9 @@ def test_the_loader_is_that_of_the_cost_model() -> None:
 
 def test_a_setting_that_can_not_be_says_what_can() -> None:
     for name, settings, said in (
-        ("samples", {"ranks": 9}, "ranks is a number from 1 to 8; got 9"),
+        ("samples", {"ranks": 9}, "ranks is a whole number from 1 to 8; got 9"),
         ("samples", {"ranks": 2.5}, "ranks is a whole number; got 2.5"),
-        ("samples", {"ranks": True}, "ranks is a number from 1 to 8; got True"),
+        ("samples", {"ranks": True}, "ranks is a whole number from 1 to 8; got True"),
         ("samples", {"shuffle": 1}, "shuffle is True or False; got 1"),
         ("memory", {"stage": 4}, "stage can be 0, 1, 2, 3; got 4"),
         ("memory", {"params_B": float("nan")}, "params_B is a number from 0.1 to 1000 billion; got nan"),
@@ -451,6 +451,10 @@ def test_nothing_shows_before_the_guess_and_controls_move_the_picture() -> None:
     assert widgets.page.inputs[1].value == pytest.approx(500), "the slider follows"
     widgets.of("bucket size").value = 1e9
     assert widgets.of("bucket size").value == 500 and "from 1 to 500 MiB; you typed 1e+09" in widgets.page.said.value
+    widgets.of("layers").value = 2.5
+    assert widgets.of("layers").value == 2 == explorer.values["layers"]
+    assert "layers: a whole number from 1 to 100; you typed 2.5" in widgets.page.said.value
+    widgets.of("layers").value = 48
     widgets.page.inputs[1].value = 10**1.4  # and the box follows the slider, in round numbers
     assert widgets.of("bucket size").value == 25 and "7 buckets" in shown.value
     widgets.of("bucket size").value = 24
@@ -558,6 +562,23 @@ def test_without_a_kernel_it_is_a_sentence_and_a_static_picture(name: str) -> No
     assert sorted(bundle) == ["text/html", "text/plain"], "a widget would be dead where nothing runs"
     assert explorer.view().summary in bundle["text/plain"] and "Settings: " in bundle["text/plain"]
     assert re.search(r'<img alt="[^"]{40,}" src="data:image/svg\+xml;base64,', bundle["text/html"])
+
+
+def test_jupyterlab_gets_a_picture_for_when_the_controls_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/test_browser.py sees it. Where no Jupyter server keeps the notebook, as for the book, it's one picture."""
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr("course_utils.explore.explorer.notebook_kernel", lambda: "a kernel")
+    monkeypatch.setattr("IPython.display.display", lambda bundle, raw: shown.append(bundle))
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    explorer = make("ring")
+    with pytest.raises(NotImplementedError):  # IPython takes the bundle
+        explorer._ipython_display_()
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/notebooks/10_sharded_training.ipynb")
+    explorer._ipython_display_()
+    controls, after = shown
+    assert "application/vnd.jupyter.widget-view+json" in controls and sorted(after) == ["text/html", "text/plain"]
+    assert controls["text/html"] in after["text/html"] and "run the notebook's first cells" in after["text/html"]
+    assert "<div class='course-still' style='display:none'>" in after["text/html"], "hidden wherever nothing shows it"
 
 
 def test_the_import_is_light_and_needs_neither_torch_nor_widgets_nor_matplotlib() -> None:

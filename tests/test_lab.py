@@ -3,12 +3,15 @@ browser."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from jupyterlab_server.config import get_federated_extensions
 
 from course_utils.lab import FOLDER, page, server, start
 from course_utils.lessons import Lesson
@@ -34,6 +37,9 @@ WHOLE = Done(cells=20, claims=3, solved=("00.1",), last=5.0)
         ({"00": replace(WHOLE, cells=18)}, "Next", "01"),  # nearly all of it
         ({"00": replace(WHOLE, cells=17)}, "Continue", "00"),
         ({"02": WHOLE}, "Next", "00"),  # the last lesson first
+        ({"00": WHOLE, "01": Done(), "02": Done()}, "Next", "01"),
+        ({"01": replace(WHOLE, last=9.0)}, "Next", "00"),  # begun in the middle: what was left out comes before 02
+        ({"00": Done(cells=3, last=2.0), "01": replace(WHOLE, last=9.0)}, "Continue", "00"),
         ({"00": WHOLE, "01": replace(WHOLE, last=9.0), "02": WHOLE}, "", ""),
     ],
 )
@@ -76,6 +82,15 @@ def test_where_the_server_finds_the_notebooks(tmp_path: Path, monkeypatch: pytes
     assert server.lessons_folder(tmp_path / "empty") is None, "not below what the server shows"
 
 
+def test_jupyterlab_finds_our_extension_and_ctrl_c_asks_nothing(tmp_path: Path) -> None:
+    """tests/test_browser.py sees both."""
+    args = dict(argument[2:].split("=", 1) for argument in start.arguments(tmp_path, 8888, str(tmp_path)))
+    assert args["ServerApp.answer_yes"] == "True"
+    found = get_federated_extensions([args["LabApp.extra_labextensions_path"]])["course-lab"]
+    script = Path(found["ext_path"]) / found["jupyterlab"]["_build"]["load"]
+    assert 'window._JUPYTERLAB["course-lab"] = ' in script.read_text(), "under the name that JupyterLab asks for"
+
+
 def test_notebooks_are_brought_and_what_the_learner_changed_stays(tmp_path: Path) -> None:
     start.bring_notebooks(tmp_path / "mine")
     changed, gone = (
@@ -85,18 +100,61 @@ def test_notebooks_are_brought_and_what_the_learner_changed_stays(tmp_path: Path
     gone.unlink()
     start.bring_notebooks(tmp_path / "mine")
     assert changed.read_text() == "my notes" and gone.exists()
-    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"notebooks", "exercises", "solutions"}
+    there = {path.name for path in (tmp_path / "mine").iterdir()}
+    assert there == {"notebooks", "exercises", "solutions", "data", start.AS_BROUGHT}
     files = {str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*") if path.is_file()}
     assert {"notebooks/glossary.md", "notebooks/take_home/04_ddp.py"} <= files
     with pytest.raises(SystemExit, match="couldn't put the notebooks into .*; name another folder"):
         start.bring_notebooks(changed / "x")
 
 
+def test_copies_follow_the_course_until_somebody_changes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    course, mine = tmp_path / "course", tmp_path / "mine"
+    (course / "notebooks").mkdir(parents=True)
+    for name in ("read", "run"):
+        (course / f"notebooks/{name}.ipynb").write_text("old")
+    monkeypatch.setattr(start, "COURSE", course)
+    start.bring_notebooks(mine)
+    (mine / "notebooks/run.ipynb").write_text("old, with my outputs")
+    for name in ("read", "run"):
+        (course / f"notebooks/{name}.ipynb").write_text("new")
+    for damaged in ("", "[1]", '"x"'):
+        start.bring_notebooks(mine)
+        assert (mine / "notebooks/read.ipynb").read_text() == "new"
+        assert (mine / "notebooks/run.ipynb").read_text() == "old, with my outputs"
+        (mine / start.AS_BROUGHT).write_text(damaged)  # then nothing is known to be as it was brought
+
+
+def test_links_work_in_the_copies_too(tmp_path: Path) -> None:
+    start.bring_notebooks(tmp_path)
+    for notebook in tmp_path.glob("*/*.ipynb"):
+        words = "".join(line for cell in json.loads(notebook.read_text())["cells"] for line in cell["source"])
+        for target in re.findall(r"\]\(([\w./-]+)", words):
+            if re.search(r"\.(ipynb|md|py|toml)$", target) and not target.startswith("http"):
+                assert (notebook.parent / target).exists(), f"{notebook.name}: {target}"
+
+
 def test_the_folder_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COURSE_HOME", "")
+    clone = tmp_path / "clone"
+    (clone / "notebooks").mkdir(parents=True)
+    (clone / "notebooks" / "04_distributed_data_parallel.ipynb").touch()
+    monkeypatch.setattr(start, "CHECKOUT", clone)
+    monkeypatch.delenv("COURSE_HOME", raising=False)
+    for folder in (tmp_path, clone, clone / "notebooks"):
+        monkeypatch.chdir(folder)
+        assert start.course_folder(None) == clone / FOLDER, "copies, so that git sees no change"
+    assert (clone / FOLDER / LESSON_4).stat().st_size and "COURSE_HOME" not in os.environ, "runs stay the clone's"
+    monkeypatch.chdir(clone / FOLDER)
+    assert start.course_folder(None) == clone / FOLDER and "COURSE_HOME" not in os.environ, "once more, from within"
+    monkeypatch.chdir(clone)
+    assert start.course_folder(".") == clone, "its own notebooks, for whoever changes the course"
+    assert not (clone / start.AS_BROUGHT).exists() and (clone / LESSON_4).stat().st_size == 0
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "scratch"))
+    assert start.course_folder(None) == tmp_path / "scratch", "as where the clone is shared"
     monkeypatch.chdir(tmp_path)
-    assert start.course_folder(None) == ROOT, "a checkout opens itself"
     assert start.course_folder("mine") == tmp_path / "mine" and (tmp_path / "mine" / LESSON_4).exists()
+    (tmp_path / "theirs").mkdir()
+    assert start.course_folder(None, "theirs") == tmp_path / "theirs" and not any((tmp_path / "theirs").iterdir())
     monkeypatch.setattr(start, "CARRIED", ROOT)  # as where it was installed from a wheel
     monkeypatch.setenv("COURSE_HOME", "")
     assert start.course_folder(None) == tmp_path / FOLDER

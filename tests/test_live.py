@@ -117,6 +117,17 @@ def test_the_page_keeps_its_height_and_takes_the_themes_colours() -> None:
     assert "table-layout:auto" in shown, "JupyterLab's own, fixed, would lay the columns over each other"
 
 
+def test_a_page_that_nobody_updates_any_more_says_so() -> None:
+    """A kernel that has been restarted can't; tests/test_browser.py sees it. Each update begins to wait anew."""
+    shown = page(Known("running", RUNNING), 10)
+    was, ended = re.findall(r"<div class='course-(?:was|is)'.*?>([^<]*)</div>", shown)
+    assert was == "10 s · running" and ended.startswith("10 s, and no news since. If the kernel was restarted")
+    assert re.search(r"class='course-is' style='grid-area:1/1;visibility:hidden", shown)
+    job = page(replace(Known("running", RUNNING), outlives_kernel=True), 10)
+    assert "the job goes on: squeue shows it" in job and "ended with it" not in job
+    assert f".course-is{{animation:course-is 0s {live.STALE_S}s forwards}}" in shown
+
+
 # --- when they are shown ----------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from navigation import repository  # type: ignore[import-not-found]
+
 ROOT = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT_S = 300
 
@@ -61,10 +64,17 @@ def title(notebook: Any, path: Path) -> str:
 
 def page(notebook: Any) -> str:
     body: str = HTMLExporter().from_notebook_node(notebook)[0]
-    # Links from lesson to lesson, and to the glossary, lead to their pages; other notebooks aren't in the book.
-    body = body.replace('href="glossary.md', 'href="glossary.html')
     body = body.replace("</head>", "<style>pre, pre *, code { font-family: monospace !important }</style></head>", 1)
-    return re.sub(r'href="(\d\d_[^"/]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', body)
+    return re.sub(r'href="(?!\w+:|#)([^"#]+)((?:#[^"]*)?)"', lambda link: f'href="{there(link[1])}{link[2]}"', body)
+
+
+def there(path: str) -> str:
+    """Where a lesson's link leads in the book: to another page of it, or to what isn't in it, in the repository. As
+    long as that has no address, it's the clone that the book lies in."""
+    if re.fullmatch(r"\d\d_[^/]+\.ipynb|glossary\.md", path):
+        return Path(path).stem + ".html"
+    address = repository(ROOT)
+    return (f"{address}/blob/main/" if address else "../") + os.path.normpath(f"notebooks/{path}")
 
 
 def glossary() -> str:

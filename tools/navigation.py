@@ -6,7 +6,7 @@ work from both folders.
 
 The address of the repository, which stands in pyproject.toml, gives links that open a notebook on Colab and Kaggle, at
 the top of the notebook. It also gives the first code cell, folded in JupyterLab, which brings the course to such a
-place.
+place. While a placeholder stands there, notebooks have neither: nothing would be behind them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this checkout
 from course_utils.lessons import Lesson, lessons
 
 ROOT = Path(__file__).resolve().parent.parent
+PLACEHOLDER = "https://github.com/OWNER/REPOSITORY"
 IDS = ("navigation-top", "bring-the-course", "navigation-end")
 # One line, which does nothing where the course is. Without dependencies: what these places have of torch, IPython and
 # ipywidgets fits them, and must stay. nvidia-ml-py, which counts GPUs, is small, and needs nothing.
@@ -32,10 +33,11 @@ from importlib.util import find_spec; find_spec("course_utils") or get_ipython()
 
 
 def repository(root: Path) -> str:
-    """The repository's address, from pyproject.toml; empty if it has none."""
+    """The repository's address, from pyproject.toml; empty if it has none yet."""
     file = root / "pyproject.toml"
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if file.exists() else {}
-    return str(project.get("urls", {}).get("Repository", ""))
+    address = str(project.get("urls", {}).get("Repository", ""))
+    return "" if address == PLACEHOLDER else address
 
 
 def elsewhere(address: str, path: str) -> str:

@@ -39,7 +39,7 @@ class Control:
                 return value
             raise ValueError(f"{self.name} is True or False; got {value!r}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
-            raise ValueError(f"{self.name} is a number {self._range}; got {value!r}")
+            raise ValueError(f"{self.name} is a {self._range}; got {value!r}")
         if self.whole and value != int(value):
             raise ValueError(f"{self.name} is a whole number; got {value!r}")
         return int(value) if self.whole else value
@@ -53,7 +53,7 @@ class Control:
 
     @property
     def _range(self) -> str:
-        return f"from {self.low:g} to {self.high:g}{self._unit}"
+        return f"{'whole ' if self.whole else ''}number from {self.low:g} to {self.high:g}{self._unit}"
 
     @property
     def _unit(self) -> str:
@@ -85,9 +85,9 @@ class Control:
         if self.choices or isinstance(self.default, bool):
             box.observe(lambda change: changed(self.name, change["new"]), "value")
             return box, [box]
-        kind = w.IntText if self.whole else w.FloatText
-        common[tooltip] = f"{self.why}; {self._range}"
-        box = kind(value=value, layout={"width": "232px"}, **common)
+        common[tooltip] = f"{self.why}; a {self._range}"
+        # A box for whole numbers would ignore the point of 2.5, and take 25.
+        box = w.FloatText(value=value, step=1 if self.whole else None, layout={"width": "232px"}, **common)
         slider = self._slider(w, value)
         dragged = False  # then the slider already stands where the mouse has it
 
@@ -100,16 +100,16 @@ class Control:
             dragged = False
 
         def typed(change: Mapping[str, Any]) -> None:
-            nearest = min(max(change["new"], self.low), self.high)
+            nearest = min(max(round(change["new"]) if self.whole else change["new"], self.low), self.high)
             if nearest != change["new"]:
                 box.value = nearest
-                say(f"{self.label}: {self._range}; you typed {change['new']:g}.")
+                say(f"{self.label}: a {self._range}; you typed {change['new']:g}.")
                 return
             if not dragged:
                 slider.unobserve(moved, "value")  # the slider may not be able to stand just there
-                slider.value = change["new"]
+                slider.value = nearest
                 slider.observe(moved, "value")
-            changed(self.name, change["new"])
+            changed(self.name, nearest)
 
         slider.observe(moved, "value")
         box.observe(typed, "value")

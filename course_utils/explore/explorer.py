@@ -2,12 +2,15 @@
 
 In a notebook that runs it shows controls. The same output carries a picture for pages that run nothing: the book,
 nbviewer, a saved copy. In a terminal it's a sentence.
+
+JupyterLab, when it opens a saved notebook, looks for the controls and finds none: their kernel has ended. It would show
+an error. So there a second output follows, hidden until that happens: the picture, and what to run.
 """
 
 from __future__ import annotations
 
 import html
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..failure import LaunchError, RankError
-from ..live import Known, LiveView, lines
+from ..live import Known, LiveView, lines, notebook_kernel
 from ..table import ASIDE, GOOD, PROBLEM, fold, ink, marked
 from .controls import Control
 from .drawing import View
@@ -27,6 +30,16 @@ Found = Mapping[str, Any]
 OPEN = "Show me without guessing"
 _SCROLLS = "overflow-x:auto;width:0;min-width:100%"  # as wide as the page, whatever lies inside
 _TEXT = "line-height:1.5;max-width:680px"  # as text has it on a page, where ipywidgets sets its own
+# In JupyterLab and Notebook, whose outputs lie in such elements: an output gets this class when its controls can't be
+# found, and controls that lost their kernel while the page was open are `disconnected`.
+_GONE = ".jp-OutputArea-child:has(>.jp-OutputArea-output.jupyter-widgets, .jupyter-widgets-disconnected)"
+_AFTER = (
+    f"<style>{_GONE}:has(+.jp-OutputArea-child .course-still){{display:none}}"
+    f"{_GONE}+.jp-OutputArea-child .course-still{{display:block!important}}</style>"
+)
+_AGAIN = (
+    "<b>These controls ended with their kernel.</b> To get them back, run the notebook's first cells, then this one."
+)
 
 
 @dataclass(frozen=True)
@@ -132,12 +145,24 @@ class Explorer:
         )
         page = f"<figure style='margin:.3em 0;max-width:700px'>{still.image()}{under}</figcaption></figure>"
         bundle = {"text/plain": repr(self), "text/html": page}
-        ipython = sys.modules.get("IPython")
-        if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
+        if notebook_kernel() is not None:
             self._page = self._page or _Page(self)
             shown = {"version_major": 2, "version_minor": 0, "model_id": self._page.box.model_id}
             bundle["application/vnd.jupyter.widget-view+json"] = shown  # type: ignore[assignment]
         return bundle
+
+    def _ipython_display_(self) -> None:
+        """Where a Jupyter server keeps the notebook, and so may open it again without its kernel."""
+        if notebook_kernel() is None or "JPY_SESSION_NAME" not in os.environ:
+            raise NotImplementedError  # IPython then takes the bundle
+        from IPython.display import display
+
+        bundle = self._repr_mimebundle_()
+        display(bundle, raw=True)
+        page = (
+            f"<div class='course-still' style='display:none'><p style='{_TEXT}'>{_AGAIN}</p>{bundle['text/html']}</div>"
+        )
+        display({"text/plain": "(what shows once the controls are gone)", "text/html": _AFTER + page}, raw=True)
 
 
 class _Page:

@@ -24,12 +24,10 @@ def finished(lesson: Lesson, done: Done) -> bool:
 
 
 def current(lessons: Sequence[Lesson], done: Mapping[str, Done]) -> Lesson | None:
-    """The lesson to go on with: the last one worked on, or once that's finished the next that isn't. None when all
-    are."""
+    """The lesson to go on with: the last one worked on, or once that's finished the first of those that aren't. None
+    when all are."""
     last = max(lessons, key=lambda lesson: done[lesson.number].last)  # the first of all, if none has begun
-    start = lessons.index(last)
-    rest = (*lessons[start:], *lessons[:start])
-    return next((lesson for lesson in rest if not finished(lesson, done[lesson.number])), None)
+    return next((lesson for lesson in (last, *lessons) if not finished(lesson, done[lesson.number])), None)
 
 
 def render(lessons: Sequence[Lesson], done: Mapping[str, Done], address: Address | None, machine: str) -> str:

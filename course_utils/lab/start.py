@@ -2,14 +2,16 @@
 
     python -m course_utils.lab [FOLDER] [arguments of `jupyter lab`, which win over ours]
 
-In a checkout of the course you work on its own notebooks. Otherwise, or if you name a FOLDER, it gets copies of them
-first; a file that's there already stays as you left it. PORT=8890 asks for a port (if it's busy, you get the next free
-one); BROWSER=no opens no browser.
+You work on copies of the notebooks, in FOLDER. If you name none, that's pytorch-on-many-devices: in the clone, or where
+you are if the course was installed. A file that you've changed stays as you left it; the others follow a newer course.
+To change the course itself, name its clone: `python -m course_utils.lab .` opens its own notebooks. PORT=8890 asks for
+a port (if it's busy, you get the next free one); BROWSER=no opens no browser.
 """
 
 from __future__ import annotations
 
 import getpass
+import hashlib
 import json
 import os
 import secrets
@@ -23,7 +25,11 @@ from pathlib import Path
 from ..folders import CARRIED, CHECKOUT, COURSE
 from . import FOLDER
 
-BROUGHT = ("*.ipynb", "*.md", "take_home/*.py")  # what learners open
+BROUGHT = (  # what learners open, and what that links to
+    "notebooks/*.ipynb", "notebooks/*.md", "notebooks/take_home/*.py", "notebooks/programs/*.py",
+    "exercises/*.ipynb", "solutions/*.ipynb", "data/clusters.toml",
+)  # fmt: skip
+AS_BROUGHT = ".brought.json"  # the hash of each file as it was copied, which tells whether somebody has changed it
 SETTINGS = Path(__file__).resolve().parent / "jupyter"
 # The table of contents is open at the left; what else a workspace holds, JupyterLab adds.
 WORKSPACE = {
@@ -34,33 +40,55 @@ WORKSPACE = {
 }
 
 
-def course_folder(named: str | None) -> Path:
-    """The folder to open, with the notebooks in it. Runs and progress are kept there too."""
-    if named is None and not CARRIED.is_dir():
-        return CHECKOUT
-    usual = "." if any(Path.cwd().glob("notebooks/[0-9][0-9]_*.ipynb")) else os.environ.get("COURSE_HOME") or FOLDER
+def course_folder(named: str | None, shown: str | None = None) -> Path:
+    """The folder to open, with the notebooks in it. Runs and progress are kept there too, or in the clone that it lies
+    in. Whoever tells JupyterLab which folder it's `shown` has notebooks there, and gets no copies."""
+    clone = None if CARRIED.is_dir() else CHECKOUT
+    if shown and named is None and Path(shown).expanduser().is_dir():
+        folder = Path(shown).expanduser().resolve()
+        if clone is None:
+            os.environ.setdefault("COURSE_HOME", str(folder))
+        return folder
+    here = Path.cwd()
+    if here != clone and any(here.glob("notebooks/[0-9][0-9]_*.ipynb")):
+        usual = here
+    else:
+        usual = Path(os.environ.get("COURSE_HOME") or (clone if clone and os.access(clone, os.W_OK) else here) / FOLDER)
     folder = Path(named or usual).expanduser().resolve()
-    bring_notebooks(folder)
-    os.environ["COURSE_HOME"] = str(folder)
+    if folder != clone:
+        bring_notebooks(folder)
+    if clone is None or folder != clone / FOLDER:  # there, runs and progress are the clone's
+        os.environ["COURSE_HOME"] = str(folder)
     print(f"Your notebooks are in {folder}")
     return folder
 
 
 def bring_notebooks(folder: Path) -> None:
-    """Copy lessons with the files they show, exercises and solutions to `folder`, apart from what's there."""
+    """Copy lessons with the files they show, exercises and solutions to `folder`, apart from what somebody has changed
+    there."""
+    kept = folder / AS_BROUGHT
     try:
-        for kind in ("notebooks", "exercises", "solutions"):
-            (folder / kind).mkdir(parents=True, exist_ok=True)
-            for file in (path for pattern in BROUGHT for path in (COURSE / kind).glob(pattern)):
-                copy = folder / file.relative_to(COURSE)
-                if not copy.exists():
-                    copy.parent.mkdir(exist_ok=True)
-                    shutil.copyfile(file, copy)
+        brought = dict(json.loads(kept.read_text()))
+    except (OSError, ValueError, TypeError):
+        brought = {}
+    try:
+        for file in (path for pattern in BROUGHT for path in COURSE.glob(pattern)):
+            name = str(file.relative_to(COURSE))
+            copy = folder / name
+            if not copy.exists() or _hash(copy) == brought.get(name):
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)
+                brought[name] = _hash(copy)
+        kept.write_text(json.dumps(brought, indent=1))
     except OSError as error:
         raise SystemExit(
             f"couldn't put the notebooks into {folder} ({error.strerror}); name another folder:"
             " `python -m course_utils.lab FOLDER`"
         ) from None
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def open_outline() -> None:
@@ -118,6 +146,8 @@ def arguments(root: Path, port: int, runtime: str) -> list[str]:
         "--ServerApp.ip=127.0.0.1",
         f"--ServerApp.port={port}",
         "--LabApp.default_url=/course",
+        f"--LabApp.extra_labextensions_path={SETTINGS / 'labextensions'}",
+        "--ServerApp.answer_yes=True",  # Ctrl-C ends it, and asks nothing
         "--ServerApp.log_level=WARN",
         # Set here and not on a command line, where other users of the machine could read it.
         f"--IdentityProvider.token={secrets.token_hex(24)}",
@@ -148,7 +178,9 @@ def main() -> None:
     if given[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return
-    root = course_folder(given.pop(0) if given and not given[0].startswith("-") else None)
+    named = given.pop(0) if given and not given[0].startswith("-") else None
+    theirs = dict(argument.partition("=")[::2] for argument in given)
+    root = course_folder(named, theirs.get("--ServerApp.root_dir"))
     os.chdir(root)
     # Defaults of this course (its first page, line numbers, no news pop-up); the user's own settings stay, and override
     # them.
@@ -171,7 +203,6 @@ def main() -> None:
         args = arguments(root, port, runtime)
         if not can_open_browser():
             args.append("--no-browser")
-        theirs = {argument.partition("=")[0] for argument in given}
         from jupyterlab.labapp import LabApp
 
         server = LabApp.initialize_server([a for a in args if a.partition("=")[0] not in theirs] + given)
