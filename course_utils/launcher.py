@@ -75,8 +75,9 @@ def launch(
     nodes          how many machines to ask Slurm for, or to emulate
     gpus_per_rank  GPUs for each rank; "all" shares out all there are
     threads        threads for each rank; None shares out the cores
-    device         "auto", "cuda", "cpu", "shared" (all ranks on one GPU over gloo), or "comparable", for launches that
-                   you'll compare: GPUs if there are two or more, otherwise the CPU, whatever `ranks` is
+    device         "auto", "cuda" (GPUs or an error), "cpu", "shared" (all ranks on one GPU over gloo), or "comparable",
+                   for launches that you'll compare: GPUs if there are two or more, otherwise the CPU, whatever `ranks`
+                   is
     max_restarts   how often torchrun restarts all ranks after a failure
     check          False returns the Run of a failed launch instead of raising
     quiet          True shows nothing while the ranks run
