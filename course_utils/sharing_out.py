@@ -21,7 +21,8 @@ def share_out(cluster: Cluster, ranks: int | None, gpus_per_rank: int | None, mo
     if (cluster.one_of or world) * each > cluster.count or not world:
         asked = cluster.one_of or world or 1
         raise ValueError(
-            f"{counted(asked, 'rank')} need{'s' * (asked == 1)} {counted(asked * each, 'GPU')}, and {cluster.label} has {cluster.count}; name a larger cluster, or take fewer ranks"
+            f"{counted(asked, 'rank')} need{'s' * (asked == 1)} {counted(asked * each, 'GPU')}, and {cluster.label} has"
+            f" {cluster.count}; name a larger cluster, or take fewer ranks"
         )
     if world > most:
         raise ValueError(
