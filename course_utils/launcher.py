@@ -160,7 +160,7 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
             recent.append((run.others[0], run.others[1]))
         run.save(Path(request.folder, "run.json"))
         if not options.detach:
-            view.end(last_line(run, view.seconds), run.ok)
+            view.end(last_line(run, view.seconds), run.ok, below=stream.wrote)
     if options.detach:
         return run
     if run.outcome == "interrupted":

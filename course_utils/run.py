@@ -67,8 +67,8 @@ class Run(ShowsTable):
         return values_of(self.records, key, where)
 
     def value(self, key: str, /, **where: Any) -> Any:
-        """The last value that the ranks reported as `key`, if it's the same on all, but for rounding. Raises RanksDiffer
-        where it isn't: name one, as in `value("loss", rank=0)`, or take `values`."""
+        """The last value that the ranks reported as `key`, if all have the same, but for rounding. Raises RanksDiffer
+        otherwise: name a rank, as in `value("loss", rank=0)`, or take `values`."""
         return value_of(self.records, key, where)
 
     def samples(self, key: str, /, **where: Any) -> Samples:
