@@ -75,8 +75,9 @@ def launch(
     nodes          how many machines to ask Slurm for, or to emulate
     gpus_per_rank  GPUs for each rank; "all" shares out all there are
     threads        threads for each rank; None shares out the cores
-    device         "auto", "cuda", "cpu", "shared" (all ranks on one GPU over gloo), or "comparable", for launches that
-                   you'll compare: GPUs if there are two or more, otherwise the CPU, whatever `ranks` is
+    device         "auto", "cuda" (GPUs or an error), "cpu", "shared" (all ranks on one GPU over gloo), or "comparable",
+                   for launches that you'll compare: GPUs if there are two or more, otherwise the CPU, whatever `ranks`
+                   is
     max_restarts   how often torchrun restarts all ranks after a failure
     check          False returns the Run of a failed launch instead of raising
     quiet          True shows nothing while the ranks run
@@ -159,7 +160,7 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
             recent.append((run.others[0], run.others[1]))
         run.save(Path(request.folder, "run.json"))
         if not options.detach:
-            view.end(last_line(run, view.seconds), run.ok)
+            view.end(last_line(run, view.seconds), run.ok, below=stream.wrote)
     if options.detach:
         return run
     if run.outcome == "interrupted":

@@ -225,10 +225,14 @@ class LiveView:
             self._shown = shown
             self._display(*shown)
 
-    def end(self, words: str, well: bool) -> None:
-        """Leave one line. Where nothing has been displayed, it's printed."""
+    def end(self, words: str, well: bool, below: bool = False) -> None:
+        """Leave one line. Where nothing has been displayed, it's printed. With `below` something was printed since the
+        display appeared: the line comes after that, and the display is emptied."""
         mark = "✓" if well else "✗"
         if self._handle is not None:
+            if below:
+                self._display("", "")
+                self._handle = None
             color = GOOD if well else PROBLEM
             marked = f"<span style='color:{color};font-weight:bold'>{mark}</span> {html.escape(words)}"
             self._display(f"{mark} {words}", f"<div style='{_TEXT}'>{marked}</div>")

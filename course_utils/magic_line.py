@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import keyword
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -71,7 +73,7 @@ def ranks_options(words: list[str], defaults: Mapping[str, Any] = DEFAULTS) -> a
     options, rest = _parser().parse_known_args(words)
     if rest:
         quotes = "; a pattern with spaces needs quotes" if options.expect_error else ""
-        _parser().error(f"unrecognized arguments: {' '.join(rest)}{quotes}")
+        _parser().error(f"unrecognized arguments: {' '.join(rest)}{quotes or _meant(rest, options.ranks)}")
     if options.output and (not options.output.isidentifier() or keyword.iskeyword(options.output)):
         raise LaunchError(f"-o {options.output!r} is not a valid name for a variable")
     if options.expect_error is not None:
@@ -91,6 +93,20 @@ def ranks_options(words: list[str], defaults: Mapping[str, Any] = DEFAULTS) -> a
     if options.engine is None:  # a notebook's default that can't restart ranks mustn't break a line that asks for it
         options.engine = "auto" if options.max_restarts and defaults["engine"] != "slurm" else defaults["engine"]
     return options
+
+
+def _meant(rest: list[str], ranks: int | str) -> str:
+    """What was probably meant by the first word that is no option of ours; an empty string if nobody can tell."""
+    name, _, value = rest[0].partition("=")
+    if not name.startswith("-"):
+        return ""
+    if re.fullmatch("-+(n|np|nproc.?per.?node|ranks|world.?size)", name):
+        return f". The number of ranks stands by itself: %%ranks {value or ranks}"
+    ours = [option for action in _parser()._actions for option in action.option_strings]
+    name = name.lower() if len(name) < 4 else re.sub("^-*", "--", name.lower().replace("_", "-"))
+    if near := difflib.get_close_matches(name, ours, n=1, cutoff=0.7):
+        return f". Did you mean {near[0]}?"
+    return f". What your program gets stands after --, as in %%ranks {ranks} -- {' '.join(rest)}"
 
 
 def _check_pattern(pattern: str) -> None:
@@ -135,6 +151,18 @@ def _number_or(word: str) -> Callable[[str], int | str]:
     return parse
 
 
+def _seconds(text: str) -> float:
+    """`90`, `90s`, `5m` or `1.5h` as seconds."""
+    number, unit = re.fullmatch(r"(.*?)\s*([smh]?)", text.strip(), re.S).groups()  # type: ignore[union-attr]
+    try:
+        seconds = float(number) * {"": 1, "s": 1, "m": 60, "h": 3600}[unit]
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"must be a time above 0: 90 or 90s, 5m or 1h; got {text!r}")
+    return seconds
+
+
 def _straggler(text: str) -> tuple[int, float]:
     try:
         rank, times = text.split("=")
@@ -160,8 +188,9 @@ def _parser() -> argparse.ArgumentParser:
         "--device",
         choices=DEVICES,
         metavar="NAME",
-        help="auto: GPUs if there are enough, otherwise the CPU. cuda, cpu. comparable, for launches that you'll"
-        " compare: GPUs if there are two or more, otherwise the CPU, however many ranks. shared: all ranks on one GPU",
+        help="auto: GPUs if there are enough, otherwise the CPU. cuda: GPUs or an error. cpu. comparable, for launches"
+        " that you'll compare: GPUs if there are two or more, otherwise the CPU, however many ranks. shared: all ranks"
+        " on one GPU",
     )
     where.add_argument(
         "--threads", type=_number_or("auto"), metavar="N|auto", help="threads for each rank; auto shares out the cores"
@@ -204,9 +233,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     result.add_argument(
         "--timeout",
-        type=float,
+        type=_seconds,
         metavar="S",
-        help="stop the ranks after S seconds; default: when all only wait for 120 s, or after 10 minutes",
+        help="stop the ranks after S seconds, or as in 5m, 1h; default: when all only wait for 120 s, or after 10"
+        " minutes",
     )
     result.add_argument("--quiet", action="store_true", help="show nothing while the ranks run")
     result.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,9 @@ from typing import Any
 
 # In torchrun's closing table, what it says about a rank that left no error itself.
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
+
+
+ROUNDING = 1e-6  # relative; in float32 the same sum in another order differs by less
 
 
 class NotReported(KeyError):
@@ -24,6 +28,13 @@ class NotReported(KeyError):
         return [f"NotReported: {self}"]
 
 
+class RanksDiffer(ValueError):
+    """You asked for the value of a launch, and its ranks reported different ones. Jupyter shows the message alone."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"RanksDiffer: {self}"]
+
+
 def values_of(records: list[dict[str, Any]], key: str, where: dict[str, Any]) -> list[Any]:
     found = [rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())]
     if not found:
@@ -31,6 +42,35 @@ def values_of(records: list[dict[str, Any]], key: str, where: dict[str, Any]) ->
         there = f"reported were: {', '.join(names)}" if names else "nothing was reported"
         raise NotReported(f"no record has {key!r}" + (f" with {where}" if where else "") + f"; {there}")
     return found
+
+
+def value_of(records: list[dict[str, Any]], key: str, where: dict[str, Any]) -> Any:
+    """The last value that each rank reported as `key`, if they're all the same but for rounding. Raises NotReported,
+    or RanksDiffer."""
+    values_of(records, key, where)
+    last = {rec["rank"]: rec[key] for rec in records if key in rec and all(rec.get(k) == v for k, v in where.items())}
+    (first, value), *others = last.items()
+    other = next((rank for rank, theirs in others if not _alike(value, theirs)), None)
+    if other is not None:
+        chosen = "".join(f", {k}={v!r}" for k, v in where.items())
+        raise RanksDiffer(
+            f"the ranks differ in {key!r}: {_brief(value)} on rank {first}, {_brief(last[other])} on rank {other}."
+            f" .values({key!r}{chosen}) has them all, .value({key!r}{chosen}, rank={first}) is one rank's"
+        )
+    return value
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_alike, a, b))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=ROUNDING) or math.isnan(a) and math.isnan(b)
+    return bool(a == b)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]} ..."
 
 
 @dataclass

@@ -16,7 +16,7 @@ from .engines.slurm import jobs
 from .folders import write_whole
 from .machine import usable_cores
 from .provenance import Provenance
-from .results import RankResult, launcher_statuses, read_ranks, values_of
+from .results import RankResult, launcher_statuses, read_ranks, value_of, values_of
 from .samples import Samples
 from .table import ShowsTable, Table
 
@@ -76,8 +76,9 @@ class Run(ShowsTable):
         return values_of(self.records, key, where)
 
     def value(self, key: str, /, **where: Any) -> Any:
-        """The last value reported as `key`."""
-        return self.values(key, **where)[-1]
+        """The last value that the ranks reported as `key`, if all have the same, but for rounding. Raises RanksDiffer
+        otherwise: name a rank, as in `value("loss", rank=0)`, or take `values`."""
+        return value_of(self.records, key, where)
 
     def samples(self, key: str, /, **where: Any) -> Samples:
         """All numbers reported as `key`, as `Samples`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .clusters import Cluster
+from .units import counted
 
 
 def share_out(cluster: Cluster, ranks: int | None, gpus_per_rank: int | None, most: int) -> tuple[int, int, str]:
@@ -18,17 +19,17 @@ def share_out(cluster: Cluster, ranks: int | None, gpus_per_rank: int | None, mo
     world = 1 if cluster.one_of else ranks or (cluster.count // gpus_per_rank if gpus_per_rank else 1)
     each = gpus_per_rank or max(1, cluster.count // (cluster.one_of or world))
     if (cluster.one_of or world) * each > cluster.count or not world:
-        asked = f"{cluster.one_of or world or 1} ranks need {(cluster.one_of or world or 1) * each} GPUs"
-        asked = asked.replace("1 ranks need", "1 rank needs", 1) if asked.startswith("1 ") else asked
+        asked = cluster.one_of or world or 1
         raise ValueError(
-            f"{asked}, and {cluster.label} has {cluster.count}; name a larger cluster, or take fewer ranks"
+            f"{counted(asked, 'rank')} need{'s' * (asked == 1)} {counted(asked * each, 'GPU')}, and {cluster.label} has"
+            f" {cluster.count}; name a larger cluster, or take fewer ranks"
         )
     if world > most:
         raise ValueError(
             f"{world} ranks are {world} processes, too many for this machine: take {most} at most. If all ranks do the"
             f" same, emulate one of them: one_of={world} (--one-of {world})"
         )
-    noun = f"1 rank of {cluster.one_of:,}" if cluster.one_of > 1 else "1 rank" if world == 1 else f"{world} ranks"
+    noun = f"1 rank of {cluster.one_of:,}" if cluster.one_of > 1 else counted(world, "rank")
     gpus = "" if each == 1 else f", {each} GPUs each"
     others = ", and the other ranks are taken to do the same" if cluster.one_of > 1 else ""
     return world, each, (

@@ -19,14 +19,19 @@ from typing import Any
 
 from .live import Rank
 from .plt_show import Figures
+from .units import readable
 
 LINE_INTERVAL_S = 0.07  # with the live view's below 20 messages a second: Jupyter Server drops what comes faster
-CELL_LIMIT = 200_000  # bytes of output in a cell; the rest stays in the logs
+# What a cell shows of what ranks print: a screen of first lines, and at the end most of a screen of each rank's last
+# ones. The ranks share both; whoever prints first may have what others haven't used. The rest stays in the logs.
+HEAD_LINES, TAIL_LINES = 60, 40
+LINE_LETTERS = 106  # a longer line counts as several, since the page breaks it
 # at the logs, and as many at the reports: with many ranks on a shared file system, opening every file all the time
 # would load its server
 LOOKS_PER_S = 50
 LONG_LINE = 32_768  # characters of a log's line that are shown without waiting for its end
 CHUNK = 1 << 18
+NEWEST = 1 << 16  # bytes at the end of a log, of which the last lines are taken
 FEW_NUMBERS = 4  # of a rank's last report, in the live view
 # PyTorch's profiler says that it starts and stops, and that it finds no GPU, as if these were errors. And gloo's last
 # words, when ranks bring different sizes, say less than the error that follows; torch 2.10's gloo also reports every
@@ -43,6 +48,8 @@ _NOT_SHOWN = re.compile(
     r"|\[Gloo\] Rank \d+ is connected to \d+ peer ranks\..*"
 )
 
+_FIGURE = re.compile(r"figure: /.*\.png$")  # always shown: `plt_show` limits how many
+
 
 class _Tail:
     """The new, complete lines of a file that another process appends to. Memory holds at most a chunk and a line. A
@@ -55,6 +62,7 @@ class _Tail:
     def __init__(self, path: Path, longest: float = math.inf):
         self.path, self.longest = path, longest
         self.offset = 0
+        self.skipped = 0
         self.rest = ""
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -69,6 +77,24 @@ class _Tail:
                 yield text
             if not (last and data):
                 return
+
+    def skip(self, keep: int) -> None:
+        """Leave out what is new, but for the lines in the last `keep` bytes of the file."""
+        try:
+            with open(self.path, "rb") as file:
+                to = os.fstat(file.fileno()).st_size - keep
+                if to <= self.offset:
+                    return
+                file.seek(to)
+                data = file.read(keep)
+        except FileNotFoundError:
+            return
+        at = data.find(b"\n") + 1
+        while not at and len(data) > 1 and data[0] & 0xC0 == 0x80:  # no line begins there: tear no letter
+            data, to = data[1:], to + 1
+        self.skipped += to + at - self.offset + len(self.rest)
+        self.offset, self.rest = to + at, ""
+        self.decoder.reset()
 
     def _read(self) -> bytes:
         try:
@@ -89,7 +115,8 @@ class _Turns:
     a pause."""
 
     def __init__(self, tails: list[_Tail]):
-        self.turns = deque(enumerate(tails))
+        self.all = list(enumerate(tails))
+        self.turns = deque(self.all)
         self.saved, self.since = float(LOOKS_PER_S), time.monotonic()
 
     def due(self, last: bool) -> list[tuple[int, _Tail]]:
@@ -104,6 +131,39 @@ class _Turns:
         return sorted(found, key=lambda turn: turn[0])
 
 
+class _Room:
+    """What a cell has shown of a rank, and what it keeps of it for the end."""
+
+    def __init__(self) -> None:
+        self.used = 0  # lines on the page
+        self.full = False
+        self.last: deque[str] = deque()
+        self.kept = 0  # lines on the page
+        self.dropped = 0  # bytes
+
+    def keep(self, line: str) -> None:
+        """Keep a line for the end, and let go of older ones."""
+        self.last.append(line)
+        self.kept += _height(line)
+        while self.kept > TAIL_LINES and len(self.last) > 1:
+            self._drop()
+
+    def tail(self, most: int) -> list[str]:
+        """The last lines, as many as `most` lines on the page hold; of a line that is longer, its end."""
+        while self.kept > most and len(self.last) > 1:
+            self._drop()
+        if self.last and _height(self.last[0]) > most:
+            cut = self.last[0][-most * LINE_LETTERS :]
+            self.dropped += len(self.last[0].encode(errors="replace")) - len(cut.encode(errors="replace"))
+            self.last[0] = f"... {cut}"
+        return list(self.last)
+
+    def _drop(self) -> None:
+        line = self.last.popleft()
+        self.kept -= _height(line)
+        self.dropped += len(line.encode(errors="replace")) + 1
+
+
 class Stream:
     """Shows the output of a launch whose files lie in `folder`. `quiet` shows nothing but still collects the
     records."""
@@ -113,7 +173,10 @@ class Stream:
         self.reports = _Turns([_Tail(folder / f"rank{r}.jsonl") for r in range(world_size)])
         self.records: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
         self.folder, self.quiet = folder, quiet
-        self.shown = 0
+        self.rooms = [_Room() for _ in range(world_size)]
+        self.shown = 0  # lines on the page
+        self.said = False  # where the rest is
+        self.wrote = False  # anything
         self.next_line = 0.0
         self.progress: dict[int, tuple[float, float]] = {}
         self.figures = Figures()
@@ -140,6 +203,7 @@ class Stream:
             if text:
                 self.heard = time.monotonic()
                 self.next_line = self.heard + LINE_INTERVAL_S
+                self.wrote = True
                 self.figures.write(text, sys.stdout)
 
     @property
@@ -159,7 +223,8 @@ class Stream:
         for rank, records in enumerate(self.records):
             state = self._state(rank, there)
             place = places.get(rank, "") if state == "running" else ""
-            found.append(Rank(rank, state, self.progress.get(rank), _numbers(records), place))
+            numbers = _numbers(records) or "".join([*self.rooms[rank].last][-1:])  # or what it printed last
+            found.append(Rank(rank, state, self.progress.get(rank), numbers, place))
         return found
 
     def _state(self, rank: int, there: Set[str]) -> str:
@@ -175,25 +240,64 @@ class Stream:
         return "finished" if rank in self.finished else "running" if f"rank{rank}.pid" in there else "starting"
 
     def _new_lines(self, last: bool) -> list[str]:
-        if self.shown > CELL_LIMIT:
-            return []
         shown = []
         for rank, tail in self.logs.due(last):
+            room = self.rooms[rank]
+            if room.full:
+                tail.skip(NEWEST)
             for line in tail.lines(last):
                 # PyTorch writes the zero byte at the end of its message about a signal; the next line begins with it
                 said = line.removeprefix("\0")
                 if _NOT_SHOWN.fullmatch(said) or (line and not said):
                     continue
                 # a line may be overwritten in place: show its last state
-                text = f"rank {rank} | {said.rstrip(chr(13)).rpartition(chr(13))[2]}\n"
-                self.shown += len(text.encode(errors="replace"))
-                if self.shown > CELL_LIMIT:
-                    shown.append(
-                        f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {self.folder}/rank*.log\n"
-                    )
-                    return shown
-                shown.append(text)
+                said = said.rstrip(chr(13)).rpartition(chr(13))[2]
+                if _FIGURE.search(said) or self._has_room(room, said):
+                    shown.append(f"rank {rank} | {said}\n")
+                    continue
+                if not room.full:
+                    room.full = True
+                    tail.skip(NEWEST)
+                    shown += self._cut(room, f"rank {rank} | {said}", last)
+                room.keep(said)
+        return [*shown, *self._ends()] if last else shown
+
+    def _has_room(self, room: _Room, line: str) -> bool:
+        """Whether a line still belongs to what the cell shows at once; if so, it's counted."""
+        high, share = _height(line), max(1, HEAD_LINES // len(self.rooms))
+        if room.full or room.used + high > share and self.shown + high > HEAD_LINES:
+            return False
+        room.used += high
+        self.shown += high
+        return True
+
+    def _cut(self, room: _Room, line: str, last: bool) -> list[str]:
+        """What to show when a rank has printed too much: the beginning of a first line that is too long, and once what
+        becomes of the rest."""
+        first = [] if room.used else [f"{line[: HEAD_LINES // len(self.rooms) * LINE_LETTERS]} ...\n"]
+        if last or self.said:
+            return first
+        self.said = True
+        return [*first, f"... the last lines of each rank come at the end; all are in {self.folder}/rank*.log\n"]
+
+    def _ends(self) -> list[str]:
+        """The last lines of each rank that printed more than there was room for."""
+        cut = [(rank, room) for rank, room in enumerate(self.rooms) if room.last]
+        shown = []
+        for rank, room in cut:
+            lines = room.tail(max(1, TAIL_LINES // len(cut)))
+            _, tail = self.logs.all[rank]
+            if left_out := room.dropped + tail.skipped:
+                shown.append(
+                    f"... {readable('bytes', left_out)} of rank {rank} left out: run.log({rank}), or {tail.path}\n"
+                )
+            shown += [f"rank {rank} | {line}\n" for line in lines]
+            room.last.clear()
         return shown
+
+
+def _height(line: str) -> int:
+    return 1 + len(line) // LINE_LETTERS
 
 
 def _numbers(records: list[dict[str, Any]]) -> str:

@@ -17,6 +17,11 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things in words: `1 rank`, `2 ranks`, `1,024 GPUs`."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def readable_unit(unit: str, largest: float) -> tuple[float, str]:
     """A factor and a unit that make `largest` easy to read: 0.046 s becomes 46 ms. For seconds, bytes and B/s only."""
     steps = {

@@ -13,6 +13,7 @@ from course_utils import figures, traces
 from course_utils.claims import claim
 from course_utils.clusters import cluster
 from course_utils.emulated import Emulated
+from course_utils.engines.options import LaunchOptions
 from course_utils.failure import LaunchError, RankError
 from course_utils.launcher import busy_machine, cool_down, launch
 from course_utils.machine import Machine
@@ -122,6 +123,7 @@ def test_defaults_for_real_devices_do_not_stand_in_the_way() -> None:
     assert (asked.slow, asked.nodes) == ({3: 1.3, 4: 2.0}, 2)
     assert ranks_options(words_of("8 --cluster 8xA100"), {**mine, "engine": "cold"}).engine == "cold"
     assert ranks_options(words_of("8"), mine).engine == "slurm"
+    assert LaunchOptions(Path("x.py"), device="cuda", cluster="8xA100").device == "cuda", "which is what it has"
     assert "--cluster NAME" in page() and "--one-of N" in page()
 
 

@@ -282,6 +282,8 @@ for i in range(4):
 
 def shown(cell: Any) -> list[str]:
     kinds = [kind for kind, _ in cell.displays]
+    if kinds[1:].count("display_data"):  # after what was printed
+        assert kinds.pop() == "display_data" and cell.displays[-2][1] == ""
     assert kinds == ["display_data"] + ["update_display_data"] * (len(kinds) - 1), "one display, updated in place"
     return [text for _, text in cell.displays]
 
@@ -357,7 +359,8 @@ def test_a_notebook_keeps_the_last_line_only(tmp_path: Path, monkeypatch: pytest
         notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     outputs = notebook.cells[1].outputs
-    [kept] = [output for output in outputs if output.output_type == "display_data"]
+    emptied, kept = [output for output in outputs if output.output_type == "display_data"]
+    assert emptied.data["text/plain"] == "" and outputs[-1] is kept, "the last line comes after the output"
     assert kept.data["text/plain"].startswith("✓ 2 ranks, ") and "importing" not in str(outputs)
 
 

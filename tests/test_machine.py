@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ import pytest
 from conftest import ROOT
 
 from course_utils import machine as module
-from course_utils.engines.placement import place
+from course_utils.clusters import cluster
+from course_utils.engines.placement import place, place_on_cluster
 from course_utils.machine import Gpu, Machine
 
 DRIVER = "580.65.06"
@@ -202,6 +204,38 @@ def test_a_launch_that_would_exhaust_the_machine_is_refused(cores: int, most: in
     for ranks in (most + 1, 5000, 10**30):
         with pytest.raises(ValueError, match=f"^{ranks} ranks on {cores} cores .* take {most} at most"):
             place(a_machine(0, cores), ranks)
+
+
+@pytest.mark.parametrize(
+    ("there", "ranks", "per_rank", "most"),
+    [(0, 2, 1, 0), (0, "auto", "all", 0), (1, "auto", 1, 1), (1, 2, 1, 1), (2, 3, 1, 2), (3, 2, 2, 1), (1, 1, 2, 0)],
+)
+def test_cuda_without_enough_gpus_is_an_error(there: int, ranks: int | str, per_rank: int | str, most: int) -> None:
+    """It names what there is and the ways out, each of which works."""
+    here = a_machine(there)
+    with pytest.raises(ValueError, match="device 'cuda' needs .* auto instead of cuda.*--cluster") as error:
+        place(here, ranks, per_rank, "cuda")
+    said = str(error.value)
+    assert f"this machine has {there or 'none'}. " in said and "1 GPUs" not in said and "1 ranks" not in said
+    assert place(here, ranks, per_rank, "auto").device == "cpu"
+    assert (f"take {most} rank" in said) is (most > 0)
+    if most:
+        assert place(here, most, per_rank, "cuda").device == "cuda"
+    cluster(re.search(r"--cluster (\S+)", said)[1])  # type: ignore[index]
+
+
+def test_cuda_says_why_a_gpu_cannot_be_used() -> None:
+    with pytest.raises(ValueError, match=r"has 1 that torch can use: GPU 1 \(NVIDIA A100\) cannot be used, too old"):
+        place(a_machine(2, broken=(1,), reason="too old"), 2, device="cuda")
+
+
+@pytest.mark.parametrize(("GiB", "most"), [(4, 32), (16, 64), (64, 256), (1024, 256)])
+def test_emulated_ranks_compute_nothing_large_so_more_of_them_fit(GiB: int, most: int) -> None:
+    """The cluster has them; this machine needs memory for their processes."""
+    here, large = replace(a_machine(0, cores=2), memory_bytes=GiB << 30), cluster("1024xA100")
+    assert place_on_cluster(large, here, most, 1, None).ranks == most
+    with pytest.raises(ValueError, match=f"take {most} at most. If all ranks do the same, .*one_of={most + 1}"):
+        place_on_cluster(large, here, most + 1, 1, None)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

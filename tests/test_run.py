@@ -15,7 +15,7 @@ from course_utils import run as run_module
 from course_utils import sweeps as sweeps_module
 from course_utils.launcher import LaunchError
 from course_utils.provenance import Provenance
-from course_utils.results import RankResult
+from course_utils.results import RankResult, RanksDiffer
 from course_utils.run import Run
 from course_utils.samples import Samples, Verdict
 from course_utils.sweeps import Sweep, sweep
@@ -122,6 +122,47 @@ def test_values_are_found_by_what_they_were_reported_with() -> None:
         run.values("loss")
     with pytest.raises(KeyError, match="with {'bucket_mb': 2}"):
         run.samples("step_s", bucket_mb=2)
+
+
+def reported(*ranks: list[dict[str, Any]]) -> Run:
+    return a_run(ranks=[RankResult(r, 0, None, records) for r, records in enumerate(ranks)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (0.5, 0.5),
+        (0.1 + 0.2, 0.3),  # the same sum in another order
+        (1e8, 1e8 + 8),  # of float32
+        (math.nan, math.nan),
+        (math.inf, math.inf),
+        (2, 2.0),
+        ("cuda", "cuda"),
+        (None, None),
+        ([0.1 + 0.2, [1, math.nan]], [0.3, [1, math.nan]]),
+    ],
+)
+def test_a_value_that_all_ranks_share(first: Any, second: Any) -> None:
+    run = reported([{"x": 7}, {"x": first}], [{"y": 1}, {"x": second}, {"other": 1}], [{"other": 1}])
+    assert repr(run.value("x")) == repr(first)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(0.5, 0.51), (0.0, 1e-9), (1, 2), (math.nan, 0.5), (math.inf, -math.inf), ("a", "b"), (1.0, None), (1.0, "1.0")]
+    + [([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 2.1]), ([1.0], 1.0), (10**400, 1.0), ("x" * 200, "y" * 200)],
+)
+def test_a_value_in_which_ranks_differ(first: Any, second: Any) -> None:
+    """The last value of each rank counts. The message names what works instead."""
+    run = reported([{"x": 3.0}, {"x": 3.0}], [{"x": 1, "epoch": 1}, {"x": first, "epoch": 2}], [{"x": 3.0}])
+    assert first == 3.0 or pytest.raises(RanksDiffer, run.value, "x")
+    run = reported([{"x": first, "epoch": 2}], [{"x": first, "epoch": 1}, {"x": second, "epoch": 2}])
+    with pytest.raises(RanksDiffer, match="the ranks differ in 'x': .* on rank 0, .* on rank 1") as error:
+        run.value("x", epoch=2)
+    said = str(error.value)
+    assert ".values('x', epoch=2) has them all, .value('x', epoch=2, rank=0) is one rank's" in said and len(said) < 300
+    assert repr(run.value("x", epoch=2, rank=1)) == repr(second) and len(run.values("x", epoch=2)) == 2
+    assert error.value._render_traceback_() == [f"RanksDiffer: {said}"], "Jupyter shows the message alone"
 
 
 def test_any_name_that_can_be_reported_can_be_asked_for() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from course_utils import stream
 from course_utils.live import INTERVAL_S, Rank
-from course_utils.stream import CELL_LIMIT, LINE_INTERVAL_S, Stream
+from course_utils.stream import HEAD_LINES, LINE_INTERVAL_S, LINE_LETTERS, TAIL_LINES, Stream
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_only_whole_lines_are_shown(tmp_path: Path, shown: list[str], clock: lis
 
 def test_messages_are_spaced(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
     cell = Stream(tmp_path, 1)
-    for i in range(1000):  # one second
+    for i in range(HEAD_LINES):
         append(tmp_path, 0, b"line %d\n" % i)
         clock[0] += 0.001
         cell.pump()
-    assert len(shown) <= 1 / LINE_INTERVAL_S + 1 and 1 / LINE_INTERVAL_S + 1 / INTERVAL_S <= 20
+    assert len(shown) <= 0.001 * HEAD_LINES / LINE_INTERVAL_S + 1 and 1 / LINE_INTERVAL_S + 1 / INTERVAL_S <= 20
     cell.pump(last=True)
-    assert "".join(shown) == "".join(f"rank 0 | line {i}\n" for i in range(1000))
+    assert "".join(shown) == "".join(f"rank 0 | line {i}\n" for i in range(HEAD_LINES))
 
 
 @pytest.mark.parametrize("ranks", [2, 64, 1000])
@@ -104,21 +104,61 @@ def test_a_file_that_begins_again_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "速"])
-def test_the_limit_counts_bytes_and_names_the_logs(
-    tmp_path: Path, shown: list[str], clock: list[float], letter: str
+@pytest.mark.parametrize("pumps", [0, 100])
+@pytest.mark.parametrize("ranks", [1, 2, 16])
+def test_a_flood_keeps_the_head_and_the_tail_of_each_rank(
+    tmp_path: Path, shown: list[str], clock: list[float], letter: str, pumps: int, ranks: int
 ) -> None:
-    cell = Stream(tmp_path, 2)
-    for rank in (0, 1):
-        append(tmp_path, rank, (letter * 99 + "\n").encode() * 20_000)
-    for _ in range(100):
+    """On a screen or two, and it says how to read the rest."""
+    cell, wide = Stream(tmp_path, ranks), letter * 50
+    for rank in range(ranks):
+        append(tmp_path, rank, "".join(f"{i} {wide}\n" for i in range(20_000)).encode())
+    for _ in range(pumps):
         clock[0] += 1
         cell.pump()
     cell.pump(last=True)
     text = "".join(shown)
-    assert CELL_LIMIT - 500 < len(text.encode()) < CELL_LIMIT + 500
-    assert text.endswith(f"... more than {CELL_LIMIT // 1000} KB of output; all of it is in {tmp_path}/rank*.log\n")
-    assert text.count("more than") == 1
-    assert all(line == f"rank {line[5]} | " + letter * 99 for line in text.splitlines()[:-1])
+    assert len(text.splitlines()) <= 2 * HEAD_LINES + TAIL_LINES + 2 * ranks and len(text.encode()) < 60_000
+    for rank in range(ranks):
+        lines = [line.split()[3] for line in text.splitlines() if line.startswith(f"rank {rank} | ")]
+        numbers = [int(number) for number in lines]
+        head = next(i for i, number in enumerate(numbers) if number != i)
+        tail = numbers[head:]
+        assert head >= HEAD_LINES // ranks and len(tail) == TAIL_LINES // ranks
+        assert tail == list(range(20_000 - len(tail), 20_000))
+        note = f"of rank {rank} left out: run.log({rank}), or {tmp_path}/rank{rank}.log\n"
+        assert text.count(note) == 1
+        mib = sum(len(f"{i} {wide}\n".encode()) for i in range(20_000)) / 2**20
+        assert abs(float(text.partition(note)[0].rpartition("... ")[2].split()[0]) - mib) < 0.05
+    assert text.count("the last lines of each rank come at the end") == (pumps > 0)
+
+
+def test_whoever_prints_alone_has_all_the_room(tmp_path: Path, shown: list[str]) -> None:
+    cell = Stream(tmp_path, 4)
+    append(tmp_path, 0, b"".join(b"%d\n" % i for i in range(HEAD_LINES + TAIL_LINES)))
+    append(tmp_path, 3, b"done\n")
+    cell.pump(last=True)
+    lines = "".join(shown).splitlines()
+    alone = [f"rank 0 | {i}" for i in range(HEAD_LINES + TAIL_LINES)]
+    assert lines == [*alone[:HEAD_LINES], "rank 3 | done", *alone[HEAD_LINES:]], "and nothing is left out"
+
+
+def test_the_live_view_shows_what_a_rank_printed_last(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+    cell = Stream(tmp_path, 1)
+    for i in range(2 * HEAD_LINES):
+        append(tmp_path, 0, b"step %d\n" % i)
+        clock[0] += 1
+        cell.pump()
+    assert cell.ranks({})[0].numbers == f"step {2 * HEAD_LINES - 1}"
+
+
+def test_a_figure_is_shown_however_much_was_printed(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+    cell = Stream(tmp_path, 1)
+    append(tmp_path, 0, b"x\n" * 500)
+    cell.pump()
+    append(tmp_path, 0, b"figure: /runs/rank0.figure1.png\n" + b"y\n" * 500)
+    cell.pump(last=True)
+    assert "rank 0 | figure: /runs/rank0.figure1.png\n" in "".join(shown)
 
 
 def test_a_huge_rest_is_not_read_into_memory(tmp_path: Path, shown: list[str]) -> None:
@@ -133,19 +173,25 @@ def test_a_huge_rest_is_not_read_into_memory(tmp_path: Path, shown: list[str]) -
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20 << 20, f"{peak >> 20} MB"
-    assert shown[0].startswith("rank 0 | xxx") and "more than 200 KB" in shown[-1]
+    assert "".join(shown).startswith("rank 0 | xxx") and "300 MiB of rank 0 left out" in "".join(shown)
 
 
-def test_a_long_line_comes_in_parts_that_tear_no_letter(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
+def test_of_a_long_line_the_beginning_and_the_end_are_shown(
+    tmp_path: Path, shown: list[str], clock: list[float]
+) -> None:
+    """No letter is torn."""
     cell = Stream(tmp_path, 1)
     data = ("é" * 60_000).encode()
     for at in range(0, len(data), 7001):
         append(tmp_path, 0, data[at : at + 7001])
         clock[0] += 1
         cell.pump()
+    append(tmp_path, 0, b" end\n")
     cell.pump(last=True)
-    assert "".join(line.removeprefix("rank 0 | ") for text in shown for line in text.splitlines()) == "é" * 60_000
-    assert len(shown) > 1
+    lines = [line for line in "".join(shown).splitlines() if line.startswith("rank 0 | ")]
+    assert lines[0] == f"rank 0 | {'é' * (len(lines[0]) - 13)} ..." and len(lines[0]) > 50 * LINE_LETTERS
+    assert lines[-1].endswith("éé end") and len("".join(lines)) < (HEAD_LINES + TAIL_LINES + 2) * LINE_LETTERS
+    assert "\ufffd" not in "".join(shown)
 
 
 def test_records_survive_a_torn_last_line(tmp_path: Path, shown: list[str]) -> None:

@@ -64,7 +64,7 @@ class LaunchOptions:
         if self.cluster and (restarts or self.engine not in ("auto", "local", "cold")):
             asked = f"max_restarts={restarts}" if restarts else f"engine={self.engine!r}"
             raise ValueError(f"our own launcher emulates GPUs, on this machine: leave out {asked}")
-        if self.cluster and self.device != "auto":
+        if self.cluster and self.device not in ("auto", "cuda"):
             raise ValueError(f"a cluster says what the ranks compute on: leave out device={self.device!r}")
 
     @property

@@ -9,10 +9,11 @@ from typing import Literal
 from ..clusters import Cluster
 from ..machine import SHM_FOR_NCCL, Gpu, Machine
 from ..sharing_out import share_out
-from ..units import readable
+from ..units import counted, readable
 
 # allowed even on a small machine: enough to show every effect, and at 400 MB for a cold rank no danger to a laptop
 MOST_RANKS = 32
+MOST_EMULATED, EMULATED_RANK_BYTES = 256, 256 << 20  # which compute nothing large, and take less than that
 DEVICES = ("auto", "cuda", "cpu", "shared", "comparable")  # what you can ask the ranks to compute on
 
 
@@ -37,21 +38,21 @@ def place(
     device: str = "auto",
     threads: int | None = None,
 ) -> Placement:
-    """Choose devices, backend and threads for a launch. If you ask for more GPUs than there are, it takes the CPU and
-    says so, so that a launch works on any machine.
+    """Choose devices, backend and threads for a launch. If there are too few GPUs for it, it takes the CPU and says so,
+    so that a launch works on any machine, unless you insist on GPUs.
 
     `ranks="auto"` takes one rank for each GPU (each group of `gpus_per_rank`) if that makes two or more, otherwise 2;
     with `gpus_per_rank="all"` it takes 1. `device` is one of `DEVICES`:
 
     auto        GPUs if there are enough for all ranks, otherwise the CPU
-    cuda        the same: without enough GPUs, only the CPU is left
+    cuda        GPUs, or an error: nothing runs on the CPU instead
     cpu         the CPU
     shared      all ranks on the first GPU, over gloo: right but not fast
     comparable  for launches that you'll compare: GPUs if there are enough for two ranks, otherwise the CPU, even for
                 a launch of one rank. So you never compare one rank on the only GPU with two on the CPU.
 
-    Raises ValueError for ranks below 1 or far beyond the cores, an unknown device, or a bad `gpus_per_rank` or
-    `threads`.
+    Raises ValueError for ranks below 1 or far beyond the cores, an unknown device, too few GPUs for "cuda", or a bad
+    `gpus_per_rank` or `threads`.
     """
     gpus = machine.usable_gpus
     if device not in DEVICES:
@@ -75,8 +76,10 @@ def place(
     per_rank = per_rank or max(1, len(gpus) // world)
     per_thread = max(1, machine.cores // world) if threads is None else _whole("threads", threads)
 
-    noun = "1 rank" if world == 1 else f"{world} ranks"
+    noun = counted(world, "rank")
     need = world * per_rank
+    if device == "cuda" and need > len(gpus):
+        raise ValueError(_too_few(machine, world, need))
     env = {"COURSE_GPUS_PER_RANK": str(per_rank), "OMP_NUM_THREADS": str(per_thread)}
     if device == "shared" and gpus:
         sentence = (
@@ -118,7 +121,7 @@ def place_on_cluster(
         cluster,
         None if ranks == "auto" else _whole("ranks", ranks, "auto"),
         None if gpus_per_rank == "all" else _whole("gpus_per_rank", gpus_per_rank, "all"),
-        _most(machine),
+        _most_emulated(machine),
     )
     own_threads = 1 if threads is None else _whole("threads", threads)
     env = {"COURSE_CLUSTER": cluster.to_json(), "COURSE_DEVICE": "cuda", "COURSE_GPUS_PER_RANK": str(per_rank)}
@@ -129,6 +132,11 @@ def place_on_cluster(
 
 def _most(machine: Machine) -> int:
     return max(MOST_RANKS, 4 * machine.cores)
+
+
+def _most_emulated(machine: Machine) -> int:
+    """Ranks that compute nothing large need memory more than cores."""
+    return max(_most(machine), min(MOST_EMULATED, machine.memory_bytes // EMULATED_RANK_BYTES))
 
 
 def _visible(gpus: tuple[Gpu, ...]) -> dict[str, str]:
@@ -144,6 +152,22 @@ def _memory(gpus: tuple[Gpu, ...], sharing: int = 1) -> dict[str, str]:
     return {"COURSE_GPU_BYTES": str(min(g.memory_bytes for g in gpus) // sharing)}
 
 
+def _too_few(machine: Machine, world: int, need: int) -> str:
+    """Why this launch can't have the GPUs that it asked for, and what to do."""
+    here = len(machine.usable_gpus)
+    unusable = [g for g in machine.gpus if not g.usable]
+    there = f"this machine has {here or 'none'}{' that torch can use' * bool(unusable)}"
+    if unusable:
+        there += f": GPU {unusable[0].index} ({unusable[0].name}) cannot be used, {unusable[0].reason}"
+    most = here // (need // world)
+    fewer = f" take {counted(most, 'rank')} at most;" if most else ""
+    return (
+        f"device 'cuda' needs {counted(need, 'GPU')} for {counted(world, 'rank')}, and {there}. What you can do:{fewer}"
+        f" write auto instead of cuda, and it runs on the CPU; or emulate GPUs, with --cluster {need}xA100"
+        f" (cluster='{need}xA100')"
+    )
+
+
 def _what_gpus_would_change(machine: Machine, world: int, per_rank: int) -> str:
     need, here = world * per_rank, len(machine.usable_gpus)
     unusable = [g for g in machine.gpus if not g.usable]
@@ -152,11 +176,11 @@ def _what_gpus_would_change(machine: Machine, world: int, per_rank: int) -> str:
     if here:
         share = "one" if per_rank == 1 else str(per_rank)
         return (
-            f"This machine has {here} GPU{'s' * (here > 1)}; with {need} {'the rank' if world == 1 else 'each rank'}"
+            f"This machine has {counted(here, 'GPU')}; with {need} {'the rank' if world == 1 else 'each rank'}"
             f" would use {share}, over nccl."
         )
     own = "its own" if per_rank == 1 else f"{per_rank} of its own"
-    return f"With {need} GPU{'s' * (need > 1)} {'it' if world == 1 else 'each rank'} would have {own}, over nccl."
+    return f"With {counted(need, 'GPU')} {'it' if world == 1 else 'each rank'} would have {own}, over nccl."
 
 
 def _what_compares(machine: Machine, pair: int) -> str:
