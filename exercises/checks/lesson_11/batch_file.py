@@ -7,8 +7,10 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from ..judging import Answer, Difference, some
-from .cases import JOB_CASES, JOB_IDS, NODE_NAMES, PORT_JOB_IDS, SAVE
-from .fake_slurm import Played, agent, options, play, play_warned, seconds
+from .cases import JOB_CASES, JOB_IDS, NODE_NAMES, PORT_JOB_IDS, PORT_NEIGHBOURS, SAVE
+from .fake_slurm import UNMATCHED, Played, agent, gpus_of, options, play, play_warned, seconds
+
+SIGNALS = {s.name: int(s) for s in signal.Signals} | {s.name.removeprefix("SIG"): int(s) for s in signal.Signals}
 
 
 def judge_job(answer: Answer) -> list[str]:
@@ -17,23 +19,17 @@ def judge_job(answer: Answer) -> list[str]:
         (rng.randint(2, 9), rng.randint(1, 8), rng.randint(1, 16), rng.randint(61, 4000), rng.randint(5, 600), ["t.py"])
         for _ in range(4)
     ]
-    more[0] = (len(NODE_NAMES) - 1, *more[0][1:5], ["t.py", "it's", "", "a\\b"])
+    more[0] = (len(NODE_NAMES) - 1, *more[0][1:5], ["t.py", "it's", "", "a\\b", "two\n  lines"])
     told = answer.on_ranks("job", ranks=1, given=[*JOB_CASES, *more])[0]["texts"]
     texts = told[: len(JOB_CASES)]
     for text, (nodes, gpus, cpus, minutes, warn_s, command) in zip(texts, JOB_CASES, strict=True):
         _head(text, nodes, gpus, gpus * cpus, minutes, warn_s)
         names = NODE_NAMES[:nodes]
-        runs = [play(text, names, number, _cores(options(text)) or "") for number in JOB_IDS]
+        runs = [play(text, names, number) for number in JOB_IDS]
         for number, played in zip(JOB_IDS, runs, strict=True):
             _started(played, names, gpus, str(gpus * cpus), command, str(number))
-        ports = [agent(played.launches[0][1])[0] for played in runs]
-        if _meeting(ports[0])[1] == _meeting(ports[1])[1]:
-            raise Difference(
-                "one port",
-                f"Two jobs meet at the same port, {_meeting(ports[0])[1]}.",
-                "another port for each job: take it from $SLURM_JOB_ID",
-            )
-        failed = play(text, names, JOB_IDS[0], _cores(options(text)) or "", code=3)
+        _apart({number: played.launches[0][1] for number, played in zip(JOB_IDS, runs, strict=True)})
+        failed = play(text, names, JOB_IDS[0], code=3)
         if failed.code == 0:
             raise Difference(
                 "exit code",
@@ -43,18 +39,23 @@ def judge_job(answer: Answer) -> list[str]:
     for text, (nodes, gpus, cpus, minutes, warn_s, _) in zip(told[len(JOB_CASES) :], more, strict=True):
         _head(text, nodes, gpus, gpus * cpus, minutes, warn_s)
     names = NODE_NAMES[1:]
-    for number in [*PORT_JOB_IDS, rng.randrange(10**5, 10**7)]:
-        played = play(texts[0], names, number, _cores(options(texts[0])) or "")
+    first = rng.randrange(10**5, 10**7)
+    near = {}
+    for number in [*PORT_JOB_IDS, first, *(first + k for k in PORT_NEIGHBOURS)]:
+        played = play(texts[0], names, number)
         got = [f"job {number}, on {node}: torchrun {' '.join(words)}" for node, words in played.launches]
         _met([agent(words)[0] for _, words in played.launches], names, str(number), got)
+        if number >= first:
+            near[number] = played.launches[0][1]
+    _apart(near)
     text, (nodes, gpus, cpus, _, _, command) = told[len(JOB_CASES)], more[0]
-    _started(play(text, names, 7, _cores(options(text)) or ""), names, gpus, str(gpus * cpus), command, "7")
-    for text, case, code in zip(texts, JOB_CASES, (0, 3), strict=True):
+    _started(play(text, names, 7), names, gpus, str(gpus * cpus), command, "7")
+    for text, case, code in zip(texts, JOB_CASES, (0, 3, 0), strict=True):
         _warned(text, NODE_NAMES[: case[0]], code)
     return [
         (
-            f"jobs for {' and '.join(str(case[0]) for case in JOB_CASES)} nodes: what is asked of Slurm, the time, and"
-            " the signal before its end"
+            f"jobs for {JOB_CASES[0][0]}, {JOB_CASES[1][0]} and {JOB_CASES[2][0]} nodes: what is asked of Slurm, the"
+            " time, and the signal before its end"
         ),
         (
             "run by bash with stand-ins for Slurm: one torchrun on each node, all GPUs, all cores, the program with its"
@@ -71,8 +72,13 @@ def judge_job(answer: Answer) -> list[str]:
     ]
 
 
-def _cores(head: Mapping[str, str]) -> str | None:
-    return head.get("--cpus-per-task")
+def _signal(head: Mapping[str, str]) -> tuple[str, int, str]:
+    """What --signal asks for, as Slurm reads it: who gets it ("B" for the shell alone), which signal (0 for none that
+    a program could handle), and how many seconds before the end."""
+    who, _, rest = head.get("--signal", "").upper().rpartition(":")
+    name, _, ahead = rest.partition("@")
+    number = int(name) if name.isdigit() else SIGNALS.get(name, 0)
+    return who, 0 if number in (signal.SIGKILL, signal.SIGSTOP) or number > signal.SIGRTMAX else number, ahead
 
 
 def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: int) -> None:
@@ -83,6 +89,12 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
             "#!/bin/bash as the first line, without anything before it",
         )
     head = options(text)
+    if UNMATCHED in head:
+        raise Difference(
+            "quote",
+            f"A quote isn't closed in the line `{head[UNMATCHED]}`, and sbatch refuses the file.",
+            "quotes in pairs",
+        )
     late = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     if len(late) > 0 and not head:
         raise Difference(
@@ -102,12 +114,7 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
             "--ntasks-per-node=1: torchrun starts the ranks",
             got,
         )
-    asked = {
-        head.get("--gpus-per-node", "").split(":")[-1],
-        head.get("--gres", "").rpartition("gpu:")[2].split(":")[-1],
-        head.get("--gpus-per-task", ""),
-    }
-    if str(gpus) not in asked and head.get("--gpus") != str(gpus * nodes):
+    if gpus_of(head, nodes) != gpus:
         raise Difference("gpus", f"The file does not ask for {gpus} GPUs on each node.", f"--gpus-per-node={gpus}", got)
     if head.get("--cpus-per-task") != str(cores):
         raise Difference(
@@ -129,23 +136,30 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
             f"--time={minutes}, or 00:{minutes}:00 and the like",
             got,
         )
-    name, _, ahead = head.get("--signal", "").upper().removeprefix("B:").partition("@")
-    if name not in ("USR1", "SIGUSR1", "10") or ahead != str(warn_s):
-        raise Difference("signal", f"Nobody gets USR1 {warn_s} s before the end.", f"--signal=B:USR1@{warn_s}", got)
+    _, number, ahead = _signal(head)
+    if not number or ahead != str(warn_s):
+        raise Difference(
+            "signal",
+            f"Nobody gets a signal that can be handled {warn_s} s before the end.",
+            f"--signal=B:USR1@{warn_s}, or another signal that a shell can trap",
+            got,
+        )
 
 
 def _warned(text: str, names: Sequence[str], code: int) -> None:
-    """Send USR1 as Slurm would: with B: only to the shell, otherwise to srun's tasks. Whether their children get it too
-    depends on the cluster."""
+    """Send the signal as Slurm would: with B: only to the shell, otherwise to srun's tasks. Whether their children get
+    it too depends on the cluster."""
     head = options(text)
+    shell, number, _ = _signal(head)
+    name = signal.Signals(number).name.removeprefix("SIG") if number in set(signal.Signals) else f"signal {number}"
     told = (
         {"shell": "the batch shell"}
-        if head["--signal"].upper().startswith("B:")
+        if shell == "B"
         else {"task": "what srun starts", "tree": "what srun starts, and all below it"}
     )
     for to, who in told.items():
-        found = play_warned(text, names, JOB_IDS[0], _cores(head) or "", to, SAVE, code)
-        got = [f"--signal={head['--signal']}: {who} got USR1 while the job trained"]
+        found = play_warned(text, names, JOB_IDS[0], to, SAVE, code, number)
+        got = [f"--signal={head['--signal']}: {who} got {name} while the job trained"]
         if found.stale:
             raise Difference(
                 "stale",
@@ -153,18 +167,18 @@ def _warned(text: str, names: Sequence[str], code: int) -> None:
                 f"rm -f {SAVE} before srun",
                 got,
             )
-        if to == "shell" and found.code == -signal.SIGUSR1:
+        if to == "shell" and found.code == -number:
             raise Difference(
                 "no trap",
-                "USR1 ends the shell of the batch file, and with it the job.",
-                f"trap 'touch {SAVE}' USR1 before srun",
+                f"{name} ends the shell of the batch file, and with it the job.",
+                f"trap 'touch {SAVE}' {name} before srun",
                 got,
             )
         if to != "shell" and (lost := sorted(set(names) - set(found.ended) - set(found.warned))):
             where = f"on {some(lost)}"
             raise Difference(
                 "torchrun killed",
-                f"USR1 reaches torchrun {where}, and ends it in the middle of a healthy training.",
+                f"{name} reaches torchrun {where}, and ends it in the middle of a healthy training.",
                 "B:, for the shell alone",
                 got,
             )
@@ -222,7 +236,9 @@ def _started(played: Played, names: Sequence[str], gpus: int, cores: str, comman
     if here == [""] * len(here):
         raise Difference(
             "no srun",
-            "torchrun is started on the first node only." if here else "Nothing starts torchrun.",
+            ("torchrun is started on the first node only." if len(names) > 1 else "torchrun is started without srun.")
+            if here
+            else "Nothing starts torchrun.",
             f"srun torchrun, on {some(list(names))}",
             got,
         )
@@ -237,7 +253,7 @@ def _started(played: Played, names: Sequence[str], gpus: int, cores: str, comman
             raise Difference(
                 "nnodes", f"torchrun waits for {found.get('--nnodes', 'one')} nodes.", f"--nnodes={len(names)}", got
             )
-        if found.get("--nproc-per-node") not in (str(gpus), "gpu"):
+        if found.get("--nproc-per-node") not in (str(gpus), "gpu", "auto"):
             raise Difference(
                 "ranks",
                 f"torchrun starts {found.get('--nproc-per-node', '1')} ranks on a node.",
@@ -245,6 +261,13 @@ def _started(played: Played, names: Sequence[str], gpus: int, cores: str, comman
                 got,
             )
     _met([found for found, _ in told], names, number, got)
+    if played.elsewhere:
+        raise Difference(
+            "folder",
+            f"torchrun is started in another folder ({played.elsewhere[0]}) than the one the job was submitted from.",
+            "the folder that the file starts in, where the program lies",
+            got,
+        )
     if program != list(command):
         raise Difference(
             "command", f"The program is called as {program}.", f"{list(command)}, each argument whole", got
@@ -266,6 +289,20 @@ def _started(played: Played, names: Sequence[str], gpus: int, cores: str, comman
         raise Difference(
             "not ended", "If torchrun fails on one node, the others go on waiting.", "srun --kill-on-bad-exit=1", got
         )
+
+
+def _apart(launches: Mapping[int, Sequence[str]]) -> None:
+    """Raise if two jobs, by their numbers, meet at one port."""
+    seen: dict[str, int] = {}
+    for number, words in launches.items():
+        port = _meeting(agent(words)[0])[1]
+        if port in seen:
+            raise Difference(
+                "one port",
+                f"Two jobs meet at the same port, {port}: {seen[port]} and {number}.",
+                "another port for each of a thousand neighbours: take it from $SLURM_JOB_ID",
+            )
+        seen[port] = number
 
 
 def _met(told: Sequence[Mapping[str, str]], names: Sequence[str], number: str, got: list[str]) -> None:

@@ -9,6 +9,7 @@ from random import Random
 # 11.1: nodes, gpus_per_node, cpus_per_gpu, minutes, warn_s, script and its arguments
 JOB_CASES: list[tuple[int, int, int, int, int, list[str]]] = [
     (2, 4, 8, 90, 120, ["train.py", "--epochs", "3"]),
+    (1, 8, 4, 200, 60, ["train.py"]),
     (3, 1, 6, 45, 30, ["pretrain.py", "--name", "two words", "--note", '$HOME "quoted" * `x` #1']),
 ]
 NODE_NAMES = ["gpu07", "gpu12", "gpu31"]  # of the jobs; not in a row, as on a real cluster
@@ -22,6 +23,7 @@ PORT_JOB_IDS = [
     999_999,
     12_345_678,
 ]  # of any size: some show that a remainder can make too large a port
+PORT_NEIGHBOURS = [1, 2, 10, 16, 64, 100, 256, 500, 512, 999]  # so many jobs later, another one must not meet here
 
 # 11.2: what each rank has entered, and what is wrong on which ranks
 HANG_CASES: list[tuple[dict[int, list[str] | None], tuple[str, list[int]]]] = [
@@ -48,6 +50,12 @@ HANG_CASES: list[tuple[dict[int, list[str] | None], tuple[str, list[int]]]] = [
     ({0: None, 1: None, 5: ["sum 1"], 4: None}, ("no record", [0, 1, 4])),
     ({0: [], 1: ["barrier"]}, ("behind", [0])),
     ({3: ["a 1"], 1: ["b 2"], 2: ["a 1"], 0: ["b 2"]}, ("different", [2, 3])),
+    ({0: [], 1: []}, ("together", [])),
+    ({7: [], 2: None}, ("no record", [2])),
+    ({0: ["a 1"], 1: ["a 1"], 2: ["a 1"], 3: []}, ("behind", [3])),
+    ({0: ["a 1"], 2: ["a 1", "c 8"], 1: ["a 1", "b 8"]}, ("different", [2])),  # a tie, and rank 0 hasn't come so far
+    ({0: [], 5: ["b 2"], 3: ["a 1"], 4: ["b 2"], 9: ["a 1"]}, ("different", [4, 5])),
+    ({6: ["a 1"]}, ("together", [])),
     ({4: ["sum 1"] * 12 + ["sum 2"], 9: ["sum 1"] * 12 + ["sum 3"], 6: ["sum 1"] * 12}, ("different", [9])),
 ]
 
@@ -77,6 +85,9 @@ NODES_CASES: list[tuple[dict[int, float], int, float, float, Queue]] = [
     ({1: 1.0}, 36_000, 10.0, 20.0, (0.0, 0.0)),  # done exactly at the deadline
     ({2: 1.0}, 36_000, 20.0, 20.0, (0.0, 0.0)),  # all of the budget
     ({2: 2.8, 5: 1.12}, 36_000, 60.0, 60.0, (0.0, 0.0)),  # cost the same, but for the last bit of a float
+    ({1: 1.0, 2: 0.5 + 1e-8}, 36_000, 20.0, 20.0, {1: 8.0, 2: 0.0}),  # 2 cost more, by 2e-7 of 10 node hours
+    ({1: 1.0}, 36_000, 10.0 - 1e-7, 20.0, (0.0, 0.0)),  # too late, by less than a millisecond
+    ({1: 1.0}, 36_000, 20.0, 10.0 - 1e-7, (0.0, 0.0)),
 ]
 
 # 11.4: seconds of some steps by number of nodes, strong or weak, and the least efficiency
@@ -88,6 +99,7 @@ TABLE_CASES: list[tuple[dict[int, list[float]], str, float]] = [
     ({2: [3.0, 3.0, 3.0]}, "strong", 0.5),
     ({2: [4.0, 4.2], 4: [2.0, 1.0, 3.0, 1.2], 6: [2.2, 1.1]}, "strong", 0.9),  # two in the middle: take their mean
     ({3: [1.0, 1.0], 6: [1.4, 1.0]}, "weak", 1.1),  # no efficiency is that large, but the first row counts
+    ({2: [1.0, 1.0], 4: [0.4, 0.4], 8: [0.2, 0.2]}, "strong", 1.1),  # the first row is below, so nothing after it counts
 ]
 
 

@@ -10,17 +10,19 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 RUN_S = 20.0
+UNMATCHED = "a quote that nothing closes"  # an option of no file: sbatch refuses it
 
-# Each fake notes itself as a line of words, quoted by the shell. srun starts its command once for each node, as the
-# task of that node, or on as many of them as its own --nodes or --ntasks says.
+# Each fake notes itself: the number of its arguments, its name, where it is, and the arguments, with a zero byte after
+# each, since an argument may hold anything else. srun starts its command once for each node, as the task of that node,
+# or on as many of them as its own --nodes or --ntasks says.
 _SRUN = r"""#!/bin/bash
-printf '%q ' srun "${SRUN_CPUS_PER_TASK-}" "$@" >> "$FAKE_NOTES"; echo >> "$FAKE_NOTES"
+printf '%s\0' $# srun "$PWD" "${SRUN_CPUS_PER_TASK-}" "$@" >> "$FAKE_NOTES"
 tasks=1000000
 at_most() { [ "${1%%-*}" -ge "$tasks" ] 2> /dev/null || tasks=${1%%-*}; }
 while [ $# -gt 0 ]; do
@@ -48,7 +50,7 @@ exit $code
 # With FAKE_EVENTS it is an agent whose ranks look for the file after each step, and save. Like the real one, it doesn't
 # handle USR1.
 _NOTE = r"""#!/bin/bash
-printf '%q ' NAME "${FAKE_HERE-}" "$@" >> "$FAKE_NOTES"; echo >> "$FAKE_NOTES"
+printf '%s\0' $# NAME "$(pwd -P)" "${FAKE_HERE-}" "$@" >> "$FAKE_NOTES"
 [ -z "${FAKE_EVENTS-}" ] && exit ${FAKE_CODE:-0}
 [ -e "$FAKE_SAVE" ] && echo "stale $FAKE_HERE" >> "$FAKE_EVENTS"
 echo "begun $FAKE_HERE" >> "$FAKE_EVENTS"
@@ -75,8 +77,8 @@ _PROGRAMS = ("torchrun", "python", "python3")
 
 @dataclass
 class Warned:
-    """What became of a job whose shell, or whose tasks, got USR1 while it trained. Each list has the nodes where that
-    happened."""
+    """What became of a job whose shell, or whose tasks, got a signal while it trained. Each list has the nodes where
+    that happened."""
 
     code: int | None  # of the batch file, negative for a signal; None when it did not come to its end
     stale: list[str]  # the file was there at the start
@@ -88,13 +90,15 @@ class Warned:
 @dataclass
 class Played:
     """What a batch file did. `sruns` are (cores by the environment, words). `launches` are (node, words of torchrun),
-    where the node is "" without an srun."""
+    where the node is "" without an srun. `elsewhere` has the folders, other than the one where the job was submitted,
+    in which torchrun was started."""
 
     code: int
     stderr: str
     sruns: list[tuple[str, list[str]]] = field(default_factory=list)
     launches: list[tuple[str, list[str]]] = field(default_factory=list)
     plain: list[str] = field(default_factory=list)  # what ran by python alone
+    elsewhere: list[str] = field(default_factory=list)
 
 
 def options(text: str) -> dict[str, str]:
@@ -108,6 +112,7 @@ def options(text: str) -> dict[str, str]:
         "-J": "--job-name",
         "-o": "--output",
         "-p": "--partition",
+        "-G": "--gpus",
     }
     found: dict[str, str] = {}
     for line in text.splitlines()[1:]:
@@ -115,7 +120,11 @@ def options(text: str) -> dict[str, str]:
             break
         if not line.startswith("#SBATCH"):
             continue
-        words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        try:
+            words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+        except ValueError:
+            found[UNMATCHED] = line
+            continue
         while words:
             name, equals, value = words.pop(0).partition("=")
             if not equals and words and not words[0].startswith("-"):
@@ -124,14 +133,39 @@ def options(text: str) -> dict[str, str]:
     return found
 
 
-def play(text: str, nodes: Sequence[str], job_id: int, cpus_per_task: str, code: int = 0) -> Played:
+def gpus_of(head: Mapping[str, str], nodes: int) -> int | None:
+    """How many GPUs of a node the options in a file's head ask for, in any of the ways that Slurm has; None if none."""
+
+    def count(value: str) -> int:  # 4, h100:4, or h100 for one
+        last = value.rpartition(":")[2]
+        return int(last) if last.isdigit() else 1
+
+    for item in head.get("--gres", "").split(","):
+        if re.match(r"(gres[/:])?gpu(:|$)", item):
+            return count(item)
+    if "--gpus-per-node" in head:
+        return count(head["--gpus-per-node"])
+    if "--gpus-per-task" in head:
+        return count(head["--gpus-per-task"]) * _tasks(head, nodes) // nodes
+    total = count(head["--gpus"]) if "--gpus" in head else 0
+    return total // nodes if total and total % nodes == 0 else None
+
+
+def _tasks(head: Mapping[str, str], nodes: int) -> int:
+    """How many tasks a job has by its head: one for each node, if it doesn't say."""
+    per_node, tasks = head.get("--ntasks-per-node", "1"), head.get("--ntasks", "")
+    return int(tasks) if tasks.isdigit() else nodes * (int(per_node) if per_node.isdigit() else 1)
+
+
+def play(text: str, nodes: Sequence[str], job_id: int, code: int = 0) -> Played:
     """Run the file with bash as the job `job_id` on `nodes`; every torchrun ends with `code`."""
     with tempfile.TemporaryDirectory(prefix="course-job-") as at:
-        job, env = _stage(Path(at), text, nodes, job_id, cpus_per_task, code)
+        job, env = _stage(Path(at).resolve(), text, nodes, job_id, code)
+        folder = env["SLURM_SUBMIT_DIR"]
         try:
             ended = subprocess.run(
                 ["bash", str(job)],
-                cwd=at,
+                cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -141,31 +175,36 @@ def play(text: str, nodes: Sequence[str], job_id: int, cpus_per_task: str, code:
         except subprocess.TimeoutExpired:
             return Played(124, f"the file did not come to its end within {RUN_S:.0f} s")
         played = Played(ended.returncode, ended.stderr.replace(at, ""))
-        for line in Path(env["FAKE_NOTES"]).read_text(errors="replace").splitlines():
-            program, first, *words = shlex.split(line.replace("$'", "'"))
+        noted = Path(env["FAKE_NOTES"]).read_text(errors="replace").split("\0")
+        while len(noted) > 1:
+            number, program, here, first = noted[:4]
+            words = noted[4 : 4 + int(number)]
+            del noted[: 4 + int(number)]
+            torchrun = program == "torchrun" or words[:2] == ["-m", "torch.distributed.run"]
             if program == "srun":
                 played.sruns.append((first, words))
-            elif program == "torchrun":
-                played.launches.append((first, words))
-            elif words[:2] == ["-m", "torch.distributed.run"]:
-                played.launches.append((first, words[2:]))
+            elif torchrun:
+                played.launches.append((first, words if program == "torchrun" else words[2:]))
             else:
                 played.plain.append(" ".join([program, *words]))
+            if torchrun and here != folder:
+                played.elsewhere.append(here.replace(str(Path(at).resolve()), ""))
         return played
 
 
 def play_warned(
-    text: str, nodes: Sequence[str], job_id: int, cpus_per_task: str, to: str, save: str, code: int = 0
+    text: str, nodes: Sequence[str], job_id: int, to: str, save: str, code: int = 0, number: int = signal.SIGUSR1
 ) -> Warned:
-    """Run the file as `play` does. Once all nodes train, send USR1 as Slurm would: `to` the batch "shell", to each
-    "task", or to a task's whole "tree".
+    """Run the file as `play` does. Once all nodes train, send the signal `number` as Slurm would: `to` the batch
+    "shell", to each "task", or to a task's whole "tree".
 
     `save` is the name of the file that ranks look for, in the folder that the job was submitted from. An earlier job
     has left one there.
     """
     with tempfile.TemporaryDirectory(prefix="course-job-") as at:
-        job, env = _stage(Path(at), text, nodes, job_id, cpus_per_task, code)
-        events, mark = Path(at, "events"), Path(at, save)
+        job, env = _stage(Path(at).resolve(), text, nodes, job_id, code)
+        folder = env["SLURM_SUBMIT_DIR"]
+        events, mark = Path(at, "events"), Path(folder, save)
         events.touch()
         mark.touch()
         env |= {"FAKE_EVENTS": str(events), "FAKE_SAVE": str(mark)}
@@ -179,7 +218,7 @@ def play_warned(
 
         with subprocess.Popen(
             ["bash", str(job)],
-            cwd=at,
+            cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -196,10 +235,10 @@ def play_warned(
                     (os.killpg if to == "tree" else os.kill),
                     [shell.pid] if to == "shell" else list(map(int, seen("task"))),
                 )
-                for number in (signal.SIGSTOP, signal.SIGUSR1, signal.SIGCONT):
+                for each in (signal.SIGSTOP, number, signal.SIGCONT):
                     for pid in pids:
                         with suppress(ProcessLookupError):
-                            send(pid, number)
+                            send(pid, each)
                 with suppress(subprocess.TimeoutExpired):
                     shell.wait(RUN_S)
                 return Warned(shell.returncode, *(seen(kind) for kind in ("stale", "begun", "warned", "ended")))
@@ -209,14 +248,12 @@ def play_warned(
                         os.killpg(group, signal.SIGKILL)
 
 
-def _stage(
-    at: Path, text: str, nodes: Sequence[str], job_id: int, cpus_per_task: str, code: int
-) -> tuple[Path, dict[str, str]]:
+def _stage(at: Path, text: str, nodes: Sequence[str], job_id: int, code: int) -> tuple[Path, dict[str, str]]:
     """Put the file and the fake programs into the folder `at`; returns the file's path and the environment that Slurm
-    would give it."""
-    bin_, notes, job = at / "bin", at / "notes", at / "job.sbatch"
-    bin_.mkdir()
-    (at / "home").mkdir()
+    would give it. As with Slurm, the file that runs is a copy in a folder of Slurm's own."""
+    bin_, notes, job = at / "bin", at / "notes", at / f"spool/job{job_id:05}/slurm_script"
+    for folder in (bin_, at / "home", at / "submitted", job.parent):
+        folder.mkdir(parents=True)
     notes.touch()
     job.write_text(text)
     fakes = {"srun": _SRUN, "hostname": _HOSTNAME, "scontrol": _SCONTROL, "sleep": _SLEEP} | {
@@ -225,7 +262,6 @@ def _stage(
     for name, source in fakes.items():
         (bin_ / name).write_text(source)
         (bin_ / name).chmod(0o755)
-    listed = "gpu[" + ",".join(re.sub(r"\D", "", n) for n in nodes) + "]"
     env = {
         "PATH": f"{bin_}:/usr/bin:/bin",
         "HOME": str(at / "home"),  # not where the job was submitted
@@ -233,21 +269,50 @@ def _stage(
         "FAKE_NOTES": str(notes),
         "FAKE_NODES": " ".join(nodes),
         "FAKE_CODE": str(code),
+        "SLURM_SUBMIT_DIR": str(at / "submitted"),
+        **_told(options(text), nodes, job_id),
+    }
+    return job, {name: value for name, value in env.items() if value}
+
+
+def _told(head: Mapping[str, str], nodes: Sequence[str], job_id: int) -> dict[str, str]:
+    """What Slurm tells a batch file in its environment, by the section "Output environment variables" of
+    https://slurm.schedmd.com/sbatch.html. What the head didn't ask for is empty, which stands for not set."""
+    listed = "gpu[" + ",".join(re.sub(r"\D", "", n) for n in nodes) + "]" if len(nodes) > 1 else nodes[0]
+    tasks, gpus = _tasks(head, len(nodes)), gpus_of(head, len(nodes)) or 0
+    cores = head.get("--cpus-per-task", "")
+    times = f"(x{len(nodes)})" if len(nodes) > 1 else ""
+    on_node = str(int(cores) * tasks // len(nodes)) if cores.isdigit() else ""
+    numbers = ",".join(map(str, range(gpus)))
+    return {
         "SLURM_JOB_ID": str(job_id),
         "SLURM_JOBID": str(job_id),
+        "SLURM_JOB_NAME": head.get("--job-name", "slurm_script"),
+        "SLURM_JOB_PARTITION": head.get("--partition", "gpu"),
+        "SLURM_CLUSTER_NAME": "cluster",
+        "SLURM_SUBMIT_HOST": "login1",
         "SLURM_NNODES": str(len(nodes)),
         "SLURM_JOB_NUM_NODES": str(len(nodes)),
         "SLURM_JOB_NODELIST": listed,
         "SLURM_NODELIST": listed,
-        "SLURM_NTASKS": str(len(nodes)),
-        "SLURM_CPUS_PER_TASK": cpus_per_task,
-        "SLURM_SUBMIT_DIR": str(at),
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NPROCS": str(tasks),
+        "SLURM_NTASKS_PER_NODE": head.get("--ntasks-per-node", ""),
+        "SLURM_TASKS_PER_NODE": f"{tasks // len(nodes)}{times}",
+        "SLURM_CPUS_PER_TASK": cores,
+        "SLURM_CPUS_ON_NODE": on_node,
+        "SLURM_JOB_CPUS_PER_NODE": on_node and on_node + times,
+        "SLURM_GPUS": head.get("--gpus", ""),
+        "SLURM_GPUS_PER_NODE": head.get("--gpus-per-node", ""),
+        "SLURM_GPUS_PER_TASK": head.get("--gpus-per-task", ""),
+        "SLURM_GPUS_ON_NODE": str(gpus or ""),
+        "SLURM_JOB_GPUS": numbers,
+        "CUDA_VISIBLE_DEVICES": numbers,
         "SLURM_NODEID": "0",
         "SLURM_PROCID": "0",
-        "SLURM_RESTART_COUNT": "0",
+        "SLURM_LOCALID": "0",
         "SLURMD_NODENAME": nodes[0],
     }
-    return job, {name: value for name, value in env.items() if value}
 
 
 def agent(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

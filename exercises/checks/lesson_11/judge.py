@@ -29,7 +29,7 @@ def judge_hang(answer: Answer) -> list[str]:
             others = sorted(set(entered) - set(wanted))
             symptom = "those who wait" if ranks == others and word == "behind" else f"ranks {right}"
             raise Difference(symptom, f"The answer names other ranks ({case}).", expected, got)
-    return [f"{len(cases)} hangs of 2 to 6 ranks: what went wrong, and on which ranks to look"]
+    return [f"{len(cases)} hangs of 1 to 6 ranks: what went wrong, and on which ranks to look"]
 
 
 # --- 11.3 -------------------------------------------------------------------------------------------------------------
