@@ -10,6 +10,7 @@ from pathlib import Path
 from .engines import local
 from .failure import LaunchError
 from .frames import is_cell
+from .mistakes import about_line
 from .sources import module_file
 
 
@@ -49,7 +50,10 @@ def checked_script(script: str | os.PathLike[str]) -> Path:
         line = getattr(error, "lineno", None)
         where = f", line {line}: {(error.text or '').strip()}" if isinstance(error, SyntaxError) and line else ""
         name = "the cell" if is_cell(str(path)) else path.name
-        raise LaunchError(f"{name} is not valid Python{where} ({getattr(error, 'msg', error)})") from None
+        help_ = about_line(getattr(error, "text", None) or "")
+        raise LaunchError(
+            f"{name} is not valid Python{where} ({getattr(error, 'msg', error)}){f'. {help_}' if help_ else ''}"
+        ) from None
     return path
 
 

@@ -68,7 +68,7 @@ LAYERS = {
     "collectives": 0,
     "completion": 0,
     "magic_names": 0,
-    "mistakes": 0,
+    "mistakes": 2,
     "plt_show": 0,
     "local_slurm": 0,
     "clusters": 1,
