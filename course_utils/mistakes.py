@@ -181,6 +181,84 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
         " course_utils.doctor` says so, num_workers=0 does without it.",
     ),
     (
+        "ValueError|RuntimeError",
+        r"Argument ``\w+_list`` must (NOT )?be specified on",
+        "Only one rank has the list: the one that gathers, or the one that scatters. All others pass None, as in `tensors"
+        " if dist.get_rank() == 0 else None`.",
+    ),
+    (
+        "RuntimeError|ValueError",
+        r"invalid output tensor list at index|Incorrect (output|input) list size|Tensor list input to scatter/gather",
+        "Such a list has a tensor for each rank: `[torch.zeros_like(x) for _ in range(dist.get_world_size())]`.",
+    ),
+    (
+        "RuntimeError|ValueError",
+        r"(gather|scatter): invalid tensor size at index",
+        "With gloo, all tensors in the list have the shape of the one that's sent. Pad what is shorter, and gather the"
+        " lengths first.",
+    ),
+    (
+        "TypeError",
+        r"Expected parameter `\w+` of type torch.Tensor",
+        "Collectives send tensors: make one on the rank's device, `x = torch.tensor(value, device=device())`, and read"
+        " x.item() afterwards.",
+    ),
+    (
+        "TypeError|AttributeError",
+        r"_distributed_c10d\.Work'|'Work' object",
+        "With async_op=True a collective returns a handle: call its wait(), and then use the tensor that you gave it.",
+    ),
+    (
+        "RuntimeError",
+        r"DistributedDataParallel is not needed when a module doesn't have any parameter",
+        "Nothing of this model is trained, so there are no gradients to average: use it as it is, without DDP.",
+    ),
+    (
+        "ValueError",
+        r"device_ids and output_device arguments only work with",
+        "Move the model to the rank's device before you wrap it, and leave device_ids out: `DDP(model.to(device()))`"
+        " works on a GPU and on the CPU, with `from course_utils.rank import device`.",
+    ),
+    (
+        "ValueError",
+        r"SyncBatchNorm (layers only work with|expected input tensor to be on)",
+        "SyncBatchNorm needs GPUs. On the CPU leave the model's BatchNorm as it is: convert only `if device().type =="
+        ' "cuda"`.',
+    ),
+    (
+        "AttributeError",
+        r"'\w+Sampler' object has no attribute 'set_epoch'",
+        "This loader has no DistributedSampler, so every rank gets all samples. Pass `sampler=DistributedSampler(dataset)`"
+        " to the DataLoader, without shuffle=True.",
+    ),
+    (
+        "AttributeError",
+        r"object has no attribute 'module'$",
+        'Only a model in DDP has `module`, and this one isn\'t. `getattr(model, "module", model)` is right for both.',
+    ),
+    (
+        "UnpicklingError",
+        r"Weights only load failed",
+        "torch.load reads tensors and plain values, and nothing that could run code. For a file that you wrote yourself,"
+        " write `torch.load(path, weights_only=False)`; or keep to state_dict()s and numbers when you save.",
+    ),
+    (
+        "FileExistsError",
+        r"",
+        "Another rank, or an earlier run, made it first: os.makedirs(folder, exist_ok=True) is happy with that.",
+    ),
+    (
+        "RuntimeError",
+        r"Invalid device string: 'cuda:",
+        'After `cuda:` comes a number, and in an f-string, {}: f"cuda:{local_rank}", where `local_rank ='
+        ' int(os.environ["LOCAL_RANK"])`.',
+    ),
+    (
+        "TypeError|RuntimeError",
+        r"argument 'index' \(position 2\) must be int, not str|`(rank|world_size)` must be an integer",
+        'What comes from os.environ is text: make it a number, as in `int(os.environ["LOCAL_RANK"])`.',
+    ),
+    (
         "ModuleNotFoundError",
         r"named 'apex",
         "NVIDIA's Apex is built from its source, and the `apex` that pip knows is something else. What it had is in"
@@ -245,7 +323,9 @@ def about_line(line: str) -> str:
     if re.match(r"%matplotlib\b", line):
         return "Leave that line out: on ranks, plt.show() shows its figure under the cell"
     if line.startswith("%%"):
-        return "A cell takes one magic, in its first line. Leave this one out; for times, `report(step_s=...)` on a rank"
+        return (
+            "A cell takes one magic, in its first line. Leave this one out; for times, `report(step_s=...)` on a rank"
+        )
     if command and "!" in line[: command.start(1)]:
         return (
             "`!` is the notebook's, and a cell of ranks is plain Python: give that line a cell of its own, or write"
