@@ -179,8 +179,8 @@ def left_alone(calls: Mapping[int, list[Call]], rank: int, gone: Collection[int]
         return ""
     have, their = ("has", "its script") if len(gone) == 1 else ("have", "their scripts")
     return (
-        f"{_waits([rank], calls[rank][-1])}, and {ranks_in_words(gone)} {have} ended before {their} did, without an error:"
-        " os._exit leaves like that."
+        f"{_waits([rank], calls[rank][-1])}, and {ranks_in_words(gone)} {have} ended before {their} did, without an"
+        " error: os._exit leaves like that."
     )
 
 

@@ -183,8 +183,8 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
     (
         "ValueError|RuntimeError",
         r"Argument ``\w+_list`` must (NOT )?be specified on",
-        "Only one rank has the list: the one that gathers, or the one that scatters. All others pass None, as in `tensors"
-        " if dist.get_rank() == 0 else None`.",
+        "Only one rank has the list: the one that gathers, or the one that scatters. All others pass None, as in"
+        " `tensors if dist.get_rank() == 0 else None`.",
     ),
     (
         "RuntimeError|ValueError",
@@ -228,8 +228,8 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
     (
         "AttributeError",
         r"'\w+Sampler' object has no attribute 'set_epoch'",
-        "This loader has no DistributedSampler, so every rank gets all samples. Pass `sampler=DistributedSampler(dataset)`"
-        " to the DataLoader, without shuffle=True.",
+        "This loader has no DistributedSampler, so every rank gets all samples. Pass"
+        " `sampler=DistributedSampler(dataset)` to the DataLoader, without shuffle=True.",
     ),
     (
         "AttributeError",
@@ -239,7 +239,7 @@ _HINTS: tuple[tuple[str, str, str], ...] = (
     (
         "UnpicklingError",
         r"Weights only load failed",
-        "torch.load reads tensors and plain values, and nothing that could run code. For a file that you wrote yourself,"
+        "torch.load reads tensors and plain values, and nothing that could run code. For a file of your own,"
         " write `torch.load(path, weights_only=False)`; or keep to state_dict()s and numbers when you save.",
     ),
     (
@@ -297,8 +297,8 @@ def hint(kind: str, message: str, program: str = "", traceback: str = "") -> str
     we have nothing to add."""
     if _PICKLED_TO_SEND.search(traceback):
         return (
-            "Collectives of objects send what pickle makes of them, and it can't pickle lambdas, functions in functions,"
-            " generators or open files. Send plain values: numbers, strings, lists, dictionaries, tensors."
+            "Collectives of objects send what pickle makes of them, and it can't pickle lambdas, functions in"
+            " functions, generators or open files. Send plain values: numbers, strings, lists, dictionaries, tensors."
         )
     if kind in ("TypeError", "AttributeError") and "NoneType" in message and (kept := _KEPT.search(program)):
         return (
@@ -360,8 +360,8 @@ def _about_module(name: str, traceback: str) -> str:
             f" `sys.path.append({here!r})`."
         )
     return (
-        f"{looked}. Save a cell there with `%%ranks --file {name}.py --no-launch`. For a module in another folder, begin"
-        ' this cell with `import sys`, and `sys.path.append("FOLDER")`.'
+        f"{looked}. Save a cell there with `%%ranks --file {name}.py --no-launch`. For a module in another folder,"
+        ' begin this cell with `import sys`, and `sys.path.append("FOLDER")`.'
     )
 
 
