@@ -314,9 +314,15 @@ def hint(kind: str, message: str, program: str = "", traceback: str = "") -> str
     return ""
 
 
+def why_not(error: Exception) -> str:
+    """Where a program isn't valid Python, why, and what to do: ", line 3: !ls (invalid syntax). ..." """
+    line, text = getattr(error, "lineno", None), (getattr(error, "text", None) or "").strip()
+    cure = about_line(text)
+    return f"{f', line {line}: {text}' if line else ''} ({getattr(error, 'msg', error)}){f'. {cure}' if cure else ''}"
+
+
 def about_line(line: str) -> str:
     """What to do about a line that a notebook understands and a program doesn't; empty for any other."""
-    line = line.strip()
     command = re.match(r"(?:[\w, ]+= *)?(?:! *(?!=)|%(?=[a-z]))(.+)", line)
     if re.match(r"[!%] *(uv +)?(pip3?|conda|mamba|python3? -m pip) +install", line):
         return f"Run `{line}` in a cell of its own, without %%ranks: the next launch finds what it installs"

@@ -106,7 +106,7 @@ def test_names_that_everybody_uses() -> None:
     [
         ("!nvidia-smi", "subprocess.run('nvidia-smi', shell=True)"),
         ("files = !ls -l", "subprocess.run('ls -l', shell=True)"),
-        ("    !python train.py", "`!` is the notebook's"),
+        ("!python train.py", "`!` is the notebook's"),
         ("%pip install tqdm", "Run `%pip install tqdm` in a cell of its own"),
         ("!pip install -q tqdm", "Run `!pip install -q tqdm` in a cell of its own"),
         ("%matplotlib inline", "plt.show() shows its figure under the cell"),
