@@ -10,6 +10,7 @@ from pathlib import Path
 from .engines import local
 from .failure import LaunchError
 from .frames import is_cell
+from .mistakes import why_not
 from .sources import module_file
 
 
@@ -46,10 +47,8 @@ def checked_script(script: str | os.PathLike[str]) -> Path:
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        where = f", line {line}: {(error.text or '').strip()}" if isinstance(error, SyntaxError) and line else ""
         name = "the cell" if is_cell(str(path)) else path.name
-        raise LaunchError(f"{name} is not valid Python{where} ({getattr(error, 'msg', error)})") from None
+        raise LaunchError(f"{name} is not valid Python{why_not(error)}") from None
     return path
 
 

@@ -42,6 +42,7 @@ class Device:
     host_s: float = 6e-6  # of Python and torch, before a kernel is queued
     copy_Bps: float = 12e9  # from pinned memory
     per_node: int = 8  # how many of them one machine has
+    sm_count: int = 0  # streaming multiprocessors; 0 where nobody says
 
     def slowed(self, times: float) -> Device:
         """The same device, `times` as slow: a straggler."""
@@ -313,8 +314,9 @@ def _checked_device(name: str, raw: dict[str, Any], tables: _Tables) -> Device:
     capability = raw["capability"]
     if not (isinstance(capability, (list, tuple)) and len(capability) == 2 and all(type(c) is int for c in capability)):
         raise wrong("capability", f"must be two whole numbers such as [8, 0], got {capability!r}")
-    if type(raw.get("per_node", 8)) is not int or raw.get("per_node", 8) < 1:
-        raise wrong("per_node", f"must be a whole number above 0, got {raw['per_node']!r}")
+    for key in ("per_node", "sm_count"):
+        if type(raw.get(key, 1)) is not int or raw.get(key, 1) < 1:
+            raise wrong(key, f"must be a whole number above 0, got {raw[key]!r}")
     return Device(**{**raw, "capability": tuple(capability), "memory_bytes": int(raw["memory_bytes"])})
 
 
@@ -344,10 +346,8 @@ def _check_keys(kind: Any, what: str, name: str, raw: Mapping[str, Any], tables:
 
 
 def _check_number(raw: Mapping[str, Any], key: str, wrong: Any, above_zero: bool) -> None:
-    if key not in raw:
-        return
-    value = raw[key]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    value = raw.get(key, 1)
+    number = type(value) in (int, float) and math.isfinite(value)
     if not number or value < 0 or (above_zero and value == 0):
         raise wrong(key, f"must be a number {'above 0' if above_zero else 'of seconds, 0 or more'}, got {value!r}")
 

@@ -254,7 +254,11 @@ def left_alone(calls: Mapping[int, list[Call]], rank: int, gone: Collection[int]
     """For a rank that was cut off in its last collective, when others ended and left no record."""
     if not gone or not calls.get(rank):
         return ""
-    return f"{_waits([rank], calls[rank][-1])}, and {ranks_in_words(gone)} {'has' if len(gone) == 1 else 'have'} ended."
+    have, their = ("has", "its script") if len(gone) == 1 else ("have", "their scripts")
+    return (
+        f"{_waits([rank], calls[rank][-1])}, and {ranks_in_words(gone)} {have} ended before {their} did, without an"
+        " error: os._exit leaves like that."
+    )
 
 
 def ranks_in_words(ranks: Collection[int]) -> str:

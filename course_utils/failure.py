@@ -241,7 +241,7 @@ def _message(
         parts = [disagreement, headline[0].upper() + headline[1:] + "."] if disagreement else [headline]
         if first and cause.endswith(first["message"].strip()):
             parts = [_begin(headline)]
-        if first and (help_ := hint(first["type"], cause, _source(run.script))):
+        if first and (help_ := hint(first["type"], cause, _source(run.script), traceback)):
             parts.append(help_)
         if traceback:
             folded = fold(traceback, run.script).rstrip()

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,41 @@ class _Tail:
         return data
 
 
+class _Spawned:
+    """Of the traceback of a process that a rank started by spawn, keeps the last line. Without `if __name__ ==
+    "__main__"` there's one of 40 lines for each process, above the error that says what to do."""
+
+    FIRST = (r"Traceback \(most recent call last\):", r'  File "<string>", line 1, in <module>', r".* in spawn_main")
+    MESSAGE = 20  # lines of the exception's message, which may be indented, or empty
+
+    def __init__(self) -> None:
+        self.held: list[str] = []
+        self.inside, self.swallow = False, 0
+
+    def __call__(self, line: str) -> list[str]:
+        """What to show now that this line has come."""
+        if self.inside:
+            if line.startswith(" "):
+                return []
+            self.inside, self.swallow = False, self.MESSAGE
+            return [f"{line.rstrip(': ')} (in a process that this rank started; the log has its traceback)"]
+        if self.swallow and (not line.strip() or line.startswith("        ")):
+            self.swallow -= 1
+            return []
+        self.swallow = 0
+        self.held.append(line)
+        if not re.fullmatch(self.FIRST[len(self.held) - 1], line):
+            return self.rest()
+        if len(self.held) == len(self.FIRST):
+            self.inside, self.held = True, []
+        return []
+
+    def rest(self) -> list[str]:
+        """What is held back."""
+        held, self.held = self.held, []
+        return held
+
+
 class _Turns:
     """Which files it's time to look at: each in turn, at most `LOOKS_PER_S` a second, or a second's worth at once after
     a pause."""
@@ -174,6 +209,7 @@ class Stream:
         self.records: list[list[dict[str, Any]]] = [[] for _ in range(world_size)]
         self.folder, self.quiet = folder, quiet
         self.rooms = [_Room() for _ in range(world_size)]
+        self.spawned = [_Spawned() for _ in range(world_size)]
         self.shown = 0  # lines on the page
         self.said = False  # where the rest is
         self.wrote = False  # anything
@@ -242,10 +278,11 @@ class Stream:
     def _new_lines(self, last: bool) -> list[str]:
         shown = []
         for rank, tail in self.logs.due(last):
-            room = self.rooms[rank]
+            room, fold = self.rooms[rank], self.spawned[rank]
             if room.full:
                 tail.skip(NEWEST)
-            for line in tail.lines(last):
+            lines = (line for text in tail.lines(last) for line in fold(text))
+            for line in chain(lines, _late(fold) if last else ()):
                 # PyTorch writes the zero byte at the end of its message about a signal; the next line begins with it
                 said = line.removeprefix("\0")
                 if _NOT_SHOWN.fullmatch(said) or (line and not said):
@@ -298,6 +335,10 @@ class Stream:
 
 def _height(line: str) -> int:
     return 1 + len(line) // LINE_LETTERS
+
+
+def _late(fold: _Spawned) -> Iterator[str]:
+    yield from fold.rest()
 
 
 def _numbers(records: list[dict[str, Any]]) -> str:

@@ -87,6 +87,7 @@ def test_clusters_by_name_file_and_dict(name: Any, nodes: int, bytes_: int, tmp_
         ({"count": 2}, {}, "needs its 'device'"),
         ({"count": True, "device": "A100"}, {}, "count must be"),
         ({"count": 2, "device": "A100", "inside": {"busbw_Bps": 0}}, {}, "link inside: busbw_Bps"),
+        ({"count": 2, "device": {"like": "A100", "sm_count": 0}}, {}, "sm_count must be a whole number above 0"),
     ],
 )
 def test_a_wrong_description_is_one_clear_error(name: Any, options: dict[str, Any], says: str, tmp_path: Path) -> None:

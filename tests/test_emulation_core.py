@@ -4,6 +4,7 @@ its own, with the warm server."""
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from course_utils.clusters import cluster
 from course_utils.launcher import RankError, launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
@@ -374,3 +376,91 @@ def test_a_model_is_sharded_before_it_has_weights(run: Callable[..., Any]) -> No
         """,
         2,
     )
+
+
+def test_the_driver_is_emulated_too(run: Callable[..., Any]) -> None:
+    """`nvidia-smi`, pynvml, and what torch.cuda asks of them, see the modelled GPUs and the memory of all ranks."""
+    found = run(
+        """
+        import os, subprocess, pynvml
+        dist.init_process_group()
+        torch.cuda.set_device(device())
+        x = torch.ones((1 + dist.get_rank()) * 64 * 2**20, device=device())  # 256 and 512 MiB
+        x + 1
+        torch.cuda.synchronize()
+        dist.barrier()
+        def smi(*words):
+            return subprocess.run(["nvidia-smi", *words], capture_output=True, text=True).stdout
+        asked = "--query-gpu=index,name,memory.used,temperature.gpu"
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(1)
+        try:
+            refused = torch.cuda.temperature()
+        except pynvml.NVMLError as error:
+            refused = str(error)
+        report(table=smi(), query=smi(asked, "--format=csv,noheader,nounits"), listed=smi("-L"), odd=smi("-q"),
+               shell=os.popen("nvidia-smi -i 1 --query-gpu memory.total --format csv").read(),
+               count=pynvml.nvmlDeviceGetCount(), name=pynvml.nvmlDeviceGetName(handle), refused=refused,
+               used=pynvml.nvmlDeviceGetMemoryInfo(handle).used, torchs=torch.cuda.device_memory_used(1),
+               reserved=torch.cuda.memory_reserved(), busy=torch.cuda.utilization())
+        dist.barrier()
+        """,
+        2,
+        "2xA100",
+    )
+    zero, one = found.ranks[0].records[0], found.ranks[1].records[0]
+    held = [zero["reserved"], one["reserved"]]
+    assert held == [512 << 20, 1 << 30]
+    assert zero["query"].splitlines() == [f"{i}, NVIDIA A100-SXM4-80GB, {held[i] >> 20}, [N/A]" for i in (0, 1)]
+    assert zero["table"].startswith("Emulated GPUs of 2xA100") and f"{held[1] >> 20} MiB" in zero["table"]
+    assert zero["listed"].splitlines()[1].startswith("GPU 1: NVIDIA A100-SXM4-80GB") and "emulated" in zero["listed"]
+    assert zero["shell"].splitlines() == ["memory.total [MiB]", "81152 MiB"]
+    assert zero["odd"].startswith("an emulated nvidia-smi doesn't know -q")
+    assert (zero["count"], zero["name"], zero["refused"]) == (2, "NVIDIA A100-SXM4-80GB", "Not Supported")
+    assert zero["used"] == zero["torchs"] == held[1] and 0 < zero["busy"] <= 100
+    assert any("nvmlDeviceGetTemperature" in line and "program.py, line" in line for line in found.said)
+    assert not list(Path(found.path).glob("*.gpus")), "left behind"
+
+
+@pytest.mark.parametrize(
+    ("name", "sms"),
+    [("T4", 40), ("V100", 80), ("V100-32GB", 80), ("A100", 108), ("A100-40GB", 108), ("H100", 132), ("H200", 132)],
+)
+def test_streaming_multiprocessors(name: str, sms: int) -> None:
+    assert cluster(f"1x{name}").device.sm_count == sms
+
+
+def test_properties_are_the_devices(run: Callable[..., Any]) -> None:
+    found = run(
+        """
+        known = torch.cuda.get_device_properties(0)
+        report(sms=known.multi_processor_count, threads=known.max_threads_per_multi_processor,
+               l2=getattr(known, "L2_cache_size", None))
+        """
+    )
+    assert {key: found.value(key) for key in ("sms", "threads", "l2")} == {"sms": 40, "threads": 1024, "l2": None}
+
+
+@pytest.mark.parametrize("tuned", [False, True])
+def test_triton_is_refused_in_a_line(run: Callable[..., Any], tuned: bool) -> None:
+    pytest.importorskip("triton")
+    tune = '@triton.autotune(configs=[triton.Config({"n": 8}), triton.Config({"n": 16})], key=[])' if tuned else ""
+    with pytest.raises(RankError, match="NotEmulated: an emulated cluster can't run Triton kernels: .*torch's operat"):
+        run(
+            f"""
+            import triton, triton.language as tl
+            {tune}
+            @triton.jit
+            def add_one(x, n: tl.constexpr):
+                at = tl.arange(0, n)
+                tl.store(x + at, tl.load(x + at) + 1)
+            add_one[(1,)](torch.ones(16, device="cuda"){"" if tuned else ", n=16"})
+            """
+        )
+
+
+def test_nvidia_smi_can_be_started() -> None:
+    """It has to keep its permission in a checkout and in a wheel."""
+    import course_utils.emulation
+
+    assert os.access(Path(course_utils.emulation.__file__).parent / "bin" / "nvidia-smi", os.X_OK)

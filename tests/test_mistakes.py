@@ -19,7 +19,8 @@ import pytest
 from course_utils import mistakes
 from course_utils.engines import local
 from course_utils.engines.patience import Patience
-from course_utils.failure import RankError
+from course_utils.failure import LaunchError, RankError
+from course_utils.folders import CELL
 from course_utils.launcher import launch
 from course_utils.mistakes import hint
 
@@ -101,6 +102,62 @@ def test_names_that_everybody_uses() -> None:
         assert name in found, line
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("!nvidia-smi", "subprocess.run('nvidia-smi', shell=True)"),
+        ("files = !ls -l", "subprocess.run('ls -l', shell=True)"),
+        ("!python train.py", "`!` is the notebook's"),
+        ("%pip install tqdm", "Run `%pip install tqdm` in a cell of its own"),
+        ("!pip install -q tqdm", "Run `!pip install -q tqdm` in a cell of its own"),
+        ("%matplotlib inline", "plt.show() shows its figure under the cell"),
+        ("%%time", "A cell takes one magic"),
+        ("%timeit f()", "`%` is the notebook's"),
+        ("nn.Linear?", "`?` is the notebook's"),
+        ("x = = 1", ""),
+        ("% (a, b)", ""),
+        ("if x != y", ""),
+        ("x = 5 % 3 +", ""),
+        ("what?", "`?` is the notebook's"),
+        ("print('why?'", ""),
+    ],
+)
+def test_a_line_that_only_a_notebook_understands(tmp_path: Path, line: str, said: str) -> None:
+    found = mistakes.about_line(line)
+    assert said in found and bool(said) == bool(found)
+    script = tmp_path / "cell.py"
+    script.write_text(f"import os\nif True:\n    {line.strip()}\n")
+    with pytest.raises(LaunchError, match="not valid Python, line 3") as raised:
+        launch(script, 2)
+    assert str(raised.value).endswith(f". {found}" if found else ")")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tqdm", "`%pip install tqdm`"),
+        ("pandas", "`%pip install pandas`"),
+        ("transformers", "`%pip install transformers`"),
+        ("sklearn.metrics", "`%pip install scikit-learn`"),
+        ("torch.distributd", ""),
+        ("beside", "but not next to the notebook"),
+        ("nowhere", "Save a cell there with `%%ranks --file nowhere.py --no-launch`"),
+    ],
+)
+def test_a_module_that_a_cell_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    cell = tmp_path / "runs" / "cell-0123abcd.py"
+    cell.parent.mkdir()
+    cell.write_text(f"{CELL}import {name}\n")
+    traceback = f'Traceback (most recent call last):\n  File "{cell}", line 2, in <module>\n    import {name}\n'
+    found = hint("ModuleNotFoundError", f"ModuleNotFoundError: No module named {name!r}", "", traceback)
+    assert said in found and bool(said) == bool(found)
+    if name in ("beside", "nowhere"):
+        assert f"looked for {name}.py in {cell.parent}, where cells are saved, and among the installed" in found
+    assert (f"sys.path.append({str(tmp_path)!r})" in found) == (name == "beside")
+
+
 TABLE = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text())
 
 
@@ -146,7 +203,7 @@ def test_what_a_learner_reads_first(
 
 def test_the_table_is_about_what_people_really_do() -> None:
     threads = [mistake["thread"] for mistake in TABLE["mistake"] if "thread" in mistake]
-    assert len(TABLE["mistake"]) >= 20 and len(set(threads)) == len(threads) >= 15
+    assert len(TABLE["mistake"]) >= 45 and len(set(threads)) == len(threads) >= 35
     for mistake in TABLE["mistake"]:
         assert len(mistake["program"].strip().splitlines()) <= 15, mistake["name"]
         assert ("prints" in mistake) == mistake.get("silent", False) != ("first" in mistake), mistake["name"]

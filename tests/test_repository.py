@@ -69,7 +69,7 @@ LAYERS = {
     "deadlocks": 1,
     "completion": 0,
     "magic_names": 0,
-    "mistakes": 0,
+    "mistakes": 2,
     "plt_show": 0,
     "local_slurm": 0,
     "clusters": 1,

@@ -280,3 +280,27 @@ def test_the_zero_byte_that_ends_a_message_is_not_shown(tmp_path: Path, shown: l
     append(tmp_path, 0, b"ERROR: bus error in worker.\n\x00\n\n\x00next\n")
     Stream(tmp_path, 1).pump(last=True)
     assert "".join(shown) == "rank 0 | ERROR: bus error in worker.\nrank 0 | \nrank 0 | next\n"
+
+
+SPAWNED = (
+    'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
+    '  File "/usr/lib/python3.11/multiprocessing/spawn.py", line 122, in spawn_main\n    exitcode = _main(fd)\n'
+    "RuntimeError: \n        An attempt has been made to start a new process before the\n\n        To fix this issue\n"
+)
+
+
+def test_a_traceback_of_a_process_that_a_rank_started_is_one_line(
+    tmp_path: Path, shown: list[str], clock: list[float]
+) -> None:
+    own = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: mine\n'
+    cell = Stream(tmp_path, 2)
+    append(tmp_path, 0, f"before\n{SPAWNED}{SPAWNED}after\n        indented\n\n{own}".encode())
+    append(tmp_path, 1, b"Traceback (most recent call last):\n")
+    cell.pump()
+    clock[0] += 1
+    cell.pump(last=True)
+    folded = "RuntimeError (in a process that this rank started; the log has its traceback)"
+    zero = ["before", folded, folded, "after", "        indented", "", *own.splitlines()]
+    lines = "".join(shown).splitlines()
+    assert [line.removeprefix("rank 0 | ") for line in lines if line.startswith("rank 0")] == zero
+    assert [line for line in lines if line.startswith("rank 1")] == ["rank 1 | Traceback (most recent call last):"]

@@ -23,7 +23,7 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     from torch.distributed import is_available
 
     from ..clusters import Cluster
-    from . import autocast, cuda, edges, group, kinds, marks, tensors
+    from . import autocast, cuda, driver, edges, group, kinds, marks, tensors
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
@@ -44,9 +44,11 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     if is_available():
         group.install(gpus)
     edges.install(gpus, operators)
+    forget = driver.install(gpus)
 
     def finish() -> None:
         edges.real_time()
+        forget()
         folder = os.environ.get("COURSE_RUN_DIR")
         if folder is None or gpus.forked:
             return

@@ -15,11 +15,10 @@ from .memory import Memory
 from .state import Gpus
 from .streams import Stream
 
-# What a datasheet doesn't say and no program of a course computes with.
-_UNKNOWN = {
-    "multi_processor_count": 100, "warp_size": 32, "is_integrated": 0, "is_multi_gpu_board": 0, "gcnArchName": "",
-    "L2_cache_size": 40 << 20, "max_threads_per_multi_processor": 2048, "max_threads_per_block": 1024,
-    "regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152, "pci_bus_id": 0,
+# What all of these devices have: CUDA C++ Programming Guide, table of compute capabilities.
+_ALIKE = {
+    "warp_size": 32, "is_integrated": 0, "is_multi_gpu_board": 0, "max_threads_per_block": 1024,
+    "regs_per_multiprocessor": 65536, "shared_memory_per_block": 49152,
 }  # fmt: skip
 
 
@@ -59,12 +58,24 @@ class _Generator(torch._C.Generator):
         return self.lies
 
 
+class _Properties(types.SimpleNamespace):
+    """What is known of a device."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        hint = "; sm_count in its table would say it" if name == "multi_processor_count" else ""
+        raise AttributeError(f"nobody has told the emulation the {name} of {self.name}{hint}")
+
+
 def _devices(gpus: Gpus) -> dict[str, Any]:
     def properties(device: Any = None) -> Any:
         gpu, index = gpus.device, gpus.index(device)
-        return types.SimpleNamespace(
-            name=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], total_memory=gpu.memory_bytes,
-            uuid=f"emulated-{index}", **_UNKNOWN,
+        known = {"multi_processor_count": gpu.sm_count} if gpu.sm_count else {}
+        return _Properties(
+            name=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], total_memory=gpu.memory_bytes, **known,
+            uuid=f"emulated-{index}", pci_bus_id=index, **_ALIKE,
+            max_threads_per_multi_processor=1024 if tuple(gpu.capability) == (7, 5) else 2048,
         )  # fmt: skip
 
     def set_device(device: Any) -> None:
@@ -117,7 +128,7 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "get_arch_list": lambda: [arch],
         "ipc_collect": lambda: None,
-        "utilization": lambda device=None: 0,
+        "_get_nvml_device_index": lambda device: gpus.index(device),
         "set_sync_debug_mode": lambda debug_mode: None,
     }
 

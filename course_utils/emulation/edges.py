@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -110,7 +111,19 @@ def _refuse() -> None:
         instead(torch.jit, name, "TorchScript: its interpreter passes by what the emulation sees. Run it in Python.")
     rpc = "torch.distributed.rpc: its messages travel outside of process groups. Use send and recv."
     after_import("torch.distributed.rpc", lambda: instead(sys.modules["torch.distributed.rpc"], "init_rpc", rpc))
+    for module, name in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("interpreter", "InterpretedFunction")):
+        after_import(f"triton.runtime.{module}", functools.partial(_no_triton, f"triton.runtime.{module}", name))
     sys.meta_path.insert(0, _NoTensorFlow)
+
+
+def _no_triton(module: str, name: str) -> None:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotEmulated(
+            "an emulated cluster can't run Triton kernels: the modelled GPU knows only torch's operators. Compute the"
+            " same with those, or take a real GPU."
+        )
+
+    getattr(sys.modules[module], name).run = refuse
 
 
 class _NoTensorFlow(Loader):
@@ -128,7 +141,10 @@ def _compile_as_is() -> None:
     """torch.compile gives back what it gets."""
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
-        say("compile", "torch.compile is left out: the program runs eagerly, at eager speed")
+        say(
+            "compile",
+            "torch.compile is left out, since its kernels can't be emulated: the program runs eagerly, at eager speed",
+        )
         if model is None:
             decorate: Callable[[Any], Any] = lambda function: function  # noqa: E731
             return decorate

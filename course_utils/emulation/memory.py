@@ -34,6 +34,7 @@ class Memory:
 
     def __init__(self, limit: int, where: Callable[[], tuple[float, str]] = lambda: (0.0, "")):
         self.limit, self.where = limit, where
+        self.tell: Callable[[int], None] = lambda reserved: None  # called with `reserved` where it may have changed
         self.live = 0
         self.most = 0  # since the program began
         self.allocations = 0
@@ -46,6 +47,7 @@ class Memory:
         # What lay here at the peak: what lies here now, without what came since, with what went since.
         self._came: set[Chunk] = set()
         self._went: set[Chunk] = set()
+        self.tell(self.reserved)
 
     def take(self, nbytes: int, kind: str) -> Chunk:
         """Count `nbytes` more."""
