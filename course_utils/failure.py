@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .collectives import Call, ahead, disagreement, left_alone, ranks_in_words, read_calls
-from .frames import STARTED, cell_of, died, fold, is_students, last_own, where
+from .frames import STARTED, cell_of, died, fold, last_own, of_program, where
 from .mistakes import hint
 from .results import RankResult
 from .run import Run
@@ -182,7 +182,7 @@ def stops_in_a_line() -> Iterator[None]:
 def calls_of(run: Run) -> tuple[dict[int, list[Call]], set[int]]:
     """The collectives that the ranks of a launch called last (rank -> calls, oldest first), and the ranks whose script
     ended."""
-    return read_calls(Path(run.path), run.world_size, is_students)
+    return read_calls(Path(run.path), run.world_size, of_program(run.script))
 
 
 def _headline(run: Run, rank: int | None, cause: str) -> str:

@@ -97,7 +97,7 @@ CHAIN = (
 )  # what a launch passes through
 # Of code: blank lines, comments and docstrings are not counted. About 560 are for jobs of a cluster alone
 # (`engines/slurm`), which a reader who has one machine never meets, and about 65 ask for emulated GPUs.
-CHAIN_LINES = 3960
+CHAIN_LINES = 3995
 MODULE_LINES = 400
 FILE_BYTES = 500_000
 
