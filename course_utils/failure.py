@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import deadlocks
 from .collectives import Records, disagreement, left_alone, ranks_in_words, read_records
-from .frames import STARTED, cell_of, died, fold, is_students, last_own, where
+from .frames import STARTED, cell_of, died, fold, last_own, of_program, where
 from .mistakes import hint
 from .results import RankResult
 from .run import Run
@@ -184,7 +184,7 @@ def stops_in_a_line() -> Iterator[None]:
 
 def records_of(run: Run) -> Records:
     """What the ranks of a launch called last, where they wait, and which have ended."""
-    return read_records(Path(run.path), run.world_size, is_students)
+    return read_records(Path(run.path), run.world_size, of_program(run.script))
 
 
 def _finished(run: Run, left: Records) -> list[int]:

@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -170,6 +172,68 @@ def new_run_folder() -> Path:
     for old in _by_age(kernel_folder().glob("*-????????.py"))[: -4 * KEEP]:
         old.unlink(missing_ok=True)
     return folder
+
+
+_temporary: dict[str, tuple[Path, int]] = {}  # TMPDIR -> this kernel's folder there, and what keeps it
+_lock = threading.Lock()
+# Ends when nobody has the file open for writing any more, which is exact: the system closes files of whoever ends.
+_REMOVE_AT_THE_END = 'while read -r _; do :; done < "$1/alive"; rm -rf -- "$1"'
+
+
+def temporary_folder(wanted: str) -> Path:
+    """The folder for temporary files of all launches of this process: a notebook's kernel, or a script. It's in
+    `wanted`, or if that can't be, where the system has room. What ranks leave in `tmp` below it stays for later
+    launches.
+
+    A small process removes it once this one has ended, however it ended, and with it all that have opened `alive`
+    there, such as a supervisor that is still ending its ranks. Raises OSError.
+    """
+    with _lock:
+        if wanted in _temporary and not all((_temporary[wanted][0] / name).exists() for name in ("tmp", "alive")):
+            os.close(_temporary.pop(wanted)[1])  # somebody has removed old files there
+        if wanted not in _temporary:
+            try:
+                _temporary[wanted] = _new_temporary_folder(wanted or None)
+            except OSError:
+                _temporary[wanted] = _new_temporary_folder(None)
+        return _temporary[wanted][0]
+
+
+def _new_temporary_folder(parent: str | None) -> tuple[Path, int]:
+    folder = Path(tempfile.mkdtemp(prefix="course-", dir=parent))
+    fd = -1
+    try:
+        (folder / "tmp").mkdir(mode=0o700)
+        os.mkfifo(folder / "alive", 0o600)
+        fd = os.open(folder / "alive", os.O_RDWR)
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _REMOVE_AT_THE_END, "sh", folder],
+            cwd="/",
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        if fd >= 0:
+            os.close(fd)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    process.returncode = 0  # it outlives us
+    return folder, fd
+
+
+def _forget_temporary_folders() -> None:
+    """A process that the kernel forks must not keep its folders, and makes its own if it launches."""
+    global _lock
+    _lock = threading.Lock()
+    for _, fd in _temporary.values():
+        os.close(fd)
+    _temporary.clear()
+
+
+os.register_at_fork(after_in_child=_forget_temporary_folders)
 
 
 def compiler_cache(processor: str) -> Path:

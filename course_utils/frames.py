@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def is_students(file: str) -> bool:
     if file.startswith(("<", *_library_roots())) or {"site-packages", "dist-packages"} & set(file.split(os.sep)):
         return False
     return not re.search(r"/lib(64)?/python3\.\d+/", file)
+
+
+def of_program(script: str) -> Callable[[str], bool]:
+    """Whether a file is the student's own in a launch of `script`. That may be a library's, started by `-m`: then the
+    files of its package are what the student would look at."""
+    if is_students(script):
+        return is_students
+    package = re.match(r".*/(?:(?:site|dist)-packages|lib(?:64)?/python3\.\d+)/[^/]+/", script)
+    inside = package[0] if package else script
+    return lambda file: file.startswith(inside) or is_students(file)
 
 
 def cell_of(script: str) -> str:
@@ -129,7 +140,8 @@ def died(dump: str, script: str) -> str:
     """The student's own lines in the stack that a rank wrote when a signal killed it, the innermost first."""
     dying = re.search(r"^Current thread .*?(?=^Thread |\Z)", dump, re.M | re.S)
     frames = [m for line in (dying[0] if dying else "").splitlines() if (m := _FRAME.match(line))]
-    own = [m for m in frames if is_students(m["file"])]
+    students = of_program(script)
+    own = [m for m in frames if students(m["file"])]
     named = {script: cell_of(script)}
     return "\n".join(
         f"  {named.get(m['file']) or m['file']}, line {m['line']} in {m['function']}:"
@@ -157,7 +169,14 @@ def where(dump: str, rank: int) -> str:
     main = next(
         (t for t in threads if any(f.endswith("engines/child.py") for f, _, _ in t)), threads[0] if threads else []
     )
-    at = next((i for i, (file, _, _) in enumerate(main) if is_students(file)), None)
+    # what child.py runs, unless it's still getting ready for that
+    begun = [
+        inner[0]
+        for inner, (file, _, f) in zip(main, main[1:], strict=False)
+        if file.endswith("engines/child.py") and f == "_run_main" and inner[2] == "<module>"
+    ]
+    own = of_program(begun[-1]) if begun else is_students
+    at = next((i for i, (file, _, _) in enumerate(main) if own(file)), None)
     if at is None:
         return f"rank {rank} was starting or ending: it was not running your script"
     file, line, _ = main[at]

@@ -20,7 +20,7 @@ from .engines.other_work import disturbed, recent
 from .engines.patience import Patience
 from .engines.placement import Placement
 from .failure import LaunchError, RankError, explain, records_of, stopped
-from .folders import compiler_cache, new_run_folder
+from .folders import compiler_cache, new_run_folder, temporary_folder
 from .live import Known, LiveView
 from .machine import Machine
 from .provenance import Provenance
@@ -30,7 +30,7 @@ from .sources import environment
 from .stream import Stream
 from .table import print_lines
 from .units import is_speed
-from .watch import OWN_PORT, Watch, last_line, news, stop
+from .watch import OWN_PORT, Watch, last_line, left_running, news, stop
 
 POLL_S = 0.05
 # Variables that the kernel or a Slurm job passes on to its children, and that would mislead a rank.
@@ -134,7 +134,7 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     # From here on, an interrupt must end the ranks first, so it doesn't raise at once.
     with _deferred_interrupt() as interrupts, view:
         _await_start(lambda: engine.prepare(env, changes, root, POLL_S), interrupts, view)
-        request = _request(options, placement, env, cwd, agent_store=not own_port)
+        request = _request(options, placement, env, cwd, agent_store=not own_port, here=not engine.elsewhere)
         stream = Stream(Path(request.folder), placement.ranks, options.quiet)
         if options.dry:
             with _refusals():
@@ -168,6 +168,8 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     if run.ok:
         if not options.quiet and (odd := unnoticed(records_of(run).calls)):
             print(f"Nothing failed, but the ranks did not call the same collectives. {odd}", flush=True)
+        if not options.quiet and (said := left_running(outcome.get("left", ()))):
+            print(said, flush=True)
         forget(Path(request.folder), placement.ranks)
     if run.ok and not options.quiet and (busy := busy_machine([run], machine)):
         print_lines(busy)
@@ -177,8 +179,11 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     return run
 
 
-def _request(options: LaunchOptions, placement: Placement, env: dict[str, str], cwd: str, agent_store: bool) -> Request:
-    """The request for the engine, with a new folder for the files that the ranks leave."""
+def _request(
+    options: LaunchOptions, placement: Placement, env: dict[str, str], cwd: str, agent_store: bool, here: bool
+) -> Request:
+    """The request for the engine, with a new folder for the files that the ranks leave, and if they run `here`, the
+    kernel's folder for temporary files."""
     try:
         folder = new_run_folder()
     except OSError as error:
@@ -186,6 +191,11 @@ def _request(options: LaunchOptions, placement: Placement, env: dict[str, str], 
             f"couldn't make a folder for this launch's logs ({error}); free some space there, or set COURSE_HOME to"
             " another folder"
         ) from None
+    try:
+        tmp = str(temporary_folder(env.get("TMPDIR", ""))) if here else ""
+    except OSError as error:
+        raise LaunchError(f"couldn't make a folder for temporary files: {error}{_cure(str(error))}") from None
+    env = env | {"TMPDIR": os.path.join(tmp, "tmp")} if here else env
     return Request(
         script=str(options.script),
         args=[str(a) for a in options.args],
@@ -197,6 +207,7 @@ def _request(options: LaunchOptions, placement: Placement, env: dict[str, str], 
         patience=options.patience,
         package_path=str(Path(__file__).resolve().parent.parent),
         kernel_pid=os.getpid(),
+        tmp=tmp,
         module=options.module,
         agent_store=agent_store,
     )

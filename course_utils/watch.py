@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from .collectives import ranks_in_words
 from .engines import Handle
 from .engines.child import LOOK_SIGNAL
 from .engines.cleanup import send
@@ -26,6 +27,7 @@ OWN_PORT = (
 )
 _PLACE_BYTES = 1 << 16  # more than faulthandler writes of one thread
 _PLACE = b"Stack (most recent call first):\n"
+_COMMAND, _COMMANDS = 60, 2  # characters of a command that are shown, and how many commands
 _advice_given = {""}  # in this notebook
 
 
@@ -94,6 +96,24 @@ def last_line(run: Run, seconds: float) -> str:
     of = " of real time" if emulated else ""
     waited = f" (plus {seconds - took:.1f} s until they could start)" if seconds > took + 1 else ""
     return f"{ranks}, {'' if run.ok else f'{words} after '}{took:.{1 if took >= 1 else 2}f} s{of}{waited}"
+
+
+def left_running(left: Sequence[tuple[int, str]]) -> str:
+    """What to say of processes that ranks left running, and that ended with the launch: (rank, command) for each, with
+    -1 for a rank that isn't known. Empty if there are none."""
+    if not left:
+        return ""
+    ranks = {rank for rank, _ in left}
+    who = ranks_in_words(ranks) if -1 not in ranks else "ranks"
+    commands = list(dict.fromkeys(" ".join(command.split()) for _, command in left))
+    shown = [f"`{c if len(c) <= _COMMAND else f'{c[:_COMMAND].rstrip()} ...'}`" for c in commands[:_COMMANDS]]
+    shown = ["a fork of the script" if c == "``" else c for c in shown]
+    shown += [f"{len(commands) - _COMMANDS} more"] * (len(commands) > _COMMANDS)
+    es, it, its = ("", "it", "it") if len(left) == 1 else ("es", "they", "them")
+    return (
+        f"Ended {len(left)} process{es} that {who} had left running: {', '.join(shown)}. Under torchrun {it} would run"
+        f" on. Let the script wait for {its} before it ends."
+    )
 
 
 def stop(said: str, run: Run | None = None) -> KeyboardInterrupt:

@@ -50,7 +50,7 @@ if os.fork() == 0:                       # a daemon: out of its session, with an
     server = socket.create_server(("127.0.0.1", 0))
     os.write(child_ready, str(server.getsockname()[1]).encode())
     time.sleep(600)
-report(pid=os.getpid(), memory=memory.name, port=int(os.read(ready, 16)), tmp=tempfile.gettempdir())
+report(pid=os.getpid(), memory=memory.name, port=int(os.read(ready, 16)))
 if args.stubborn:
     for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), lambda *_: None)
@@ -207,7 +207,6 @@ def check_nothing_left(run: Run, marked: Callable[[], list[psutil.Process]]) -> 
         assert not psutil.pid_exists(record["pid"]), f"a rank is left: {record['pid']}"
         assert record["memory"] not in shared, f"shared memory left: {record['memory']}"
         assert not [name for name in shared if name.startswith(f"torch_{record['pid']}_")], "shared tensors left"
-        assert not os.path.exists(record["tmp"]), f"temporary files left in {record['tmp']}"
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", record["port"])) != 0, f"port {record['port']} left open"
     until = time.monotonic() + 5

@@ -169,15 +169,21 @@ class Kernel:
         return [p for p in self.mark.alive() if p.pid not in (self.pid, self.server, *but)]
 
     def wait_clean(self, seconds: float = 2.0, *but: int) -> None:
-        """No process of a launch is left, no temporary file, no open port."""
+        """No process of a launch is left, nothing of its own among the kernel's temporary files, no open port."""
         until = time.monotonic() + limit(seconds)
         while left := self.left(*but):
             assert time.monotonic() < until, f"left behind after {seconds} s: {[(p.pid, p.cmdline()) for p in left]}"
             time.sleep(0.05)
-        files = [p.name for p in self.tmp.iterdir() if p.name.startswith("course-")]
-        assert not files, f"temporary files left behind: {files}"
+        self.wait_removed("course-*/course-*", seconds)
         ports = [port for port in listening(self.mark.alive()) if port not in self.own_ports]
         assert not ports, f"ports left open: {ports}"
+
+    def wait_removed(self, pattern: str, seconds: float) -> None:
+        """There are no such temporary files: of the kernel, `course-*`; of a launch, `course-*/course-*`."""
+        until = time.monotonic() + limit(seconds)
+        while files := [str(path) for path in self.tmp.glob(pattern)]:
+            assert time.monotonic() < until, f"temporary files left behind: {files}"
+            time.sleep(0.05)
 
     def close(self) -> None:
         try:

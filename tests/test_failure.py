@@ -136,6 +136,27 @@ def test_a_torch_that_a_pth_file_adds_is_a_library_too(tmp_path: Path, monkeypat
     assert frames.is_students(str(tmp_path / "src/mine/my_models/blocks.py"))
 
 
+def test_a_library_that_is_the_program_is_read_like_the_students_own(tmp_path: Path) -> None:
+    """As in `%ranks 2 -m pkg.train`, where somebody else's package hangs: its innermost line, and not that of another
+    package."""
+    folder = tmp_path / "lib/python3.11/site-packages"
+    for package in ("pkg", "other"):
+        (folder / package).mkdir(parents=True)
+    (folder / "pkg/train.py").write_text("import loop\nloop.run()\n")
+    (folder / "pkg/loop.py").write_text("dist.barrier()\n")
+    dump = f'''Current thread 0x00007f (most recent call first):
+  File "{LIBRARY}/torch/distributed/distributed_c10d.py", line 3 in barrier
+  File "{folder}/pkg/loop.py", line 1 in run
+  File "{folder}/pkg/train.py", line 2 in <module>
+  File "{frames.__file__.removesuffix("frames.py")}engines/child.py", line 9 in _run_main
+'''
+    assert where(dump, 0) == "rank 0 waits in barrier: `dist.barrier()`, line 1 of loop.py"
+    assert where(dump.replace("pkg/loop", "other/loop"), 0).endswith(": `loop.run()`, line 2 of train.py")
+    assert where(dump.replace("<module>", "renew_process"), 0).endswith("it was not running your script")
+    students = frames.of_program(str(folder / "pkg/train.py"))
+    assert students(f"{folder}/pkg/deeper/a.py") and not students(f"{folder}/pkg2/a.py") and students("/home/me/a.py")
+
+
 def test_a_wait_for_own_processes_is_told_from_a_collective(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\nmp.spawn(main)\n")

@@ -60,7 +60,7 @@ def inject(count: int, usual_seed: int, marked: Descendants, folder: Path) -> No
             run_fault(fault, script, of_launches)
         except BaseException as error:
             raise AssertionError(f"{fault} (seed {seed}): {error}") from error
-        assert not list((folder / "tmp").glob("course-*")), f"{fault} (seed {seed}) left temporary files"
+        assert not list((folder / "tmp").glob("course-*/course-*")), f"{fault} (seed {seed}) left temporary files"
 
 
 @pytest.mark.timeout(600)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from kernels import Kernel
+from kernels import Kernel, limit
 
 from course_utils import folders
 
@@ -100,3 +100,47 @@ def test_text_that_is_changed_within_a_second_gets_a_later_time(home: Path) -> N
         path = folders.save_script(f"x = {value}", "model.py").with_name("model.py")
         times.append(int(path.stat().st_mtime))
     assert times[0] < times[1] < times[2]
+
+
+LAUNCHES = "import os, time; from course_utils import folders; print(folders.temporary_folder(''), flush=True)"
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_temporary_files_go_when_the_process_has_ended_however_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supervised: bool
+) -> None:
+    """With SIGKILL here, while a process lives that it has forked; a supervisor that still ends its ranks comes
+    first."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    forks = f"{LAUNCHES}\nif os.fork() == 0:\n    print(os.getpid(), flush=True)\ntime.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", forks], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        folder, forked = Path(process.stdout.readline().strip()), int(process.stdout.readline())
+        try:
+            assert folder.parent == tmp_path and (folder / "tmp").is_dir() and not list((folder / "tmp").iterdir())
+            supervisor = os.open(folder / "alive", os.O_WRONLY | os.O_NONBLOCK) if supervised else -1
+            process.kill()
+            process.wait()
+            if supervised:
+                time.sleep(0.2)  # longer than the removal below needs
+                assert folder.exists()
+                os.close(supervisor)
+            until = time.monotonic() + limit(1)
+            while folder.exists():
+                assert time.monotonic() < until, "the temporary files are still there"
+                time.sleep(0.01)
+        finally:
+            os.kill(forked, 9)
+
+
+def test_a_temporary_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """By a program that cleans /tmp, as some systems have. A place that can't be written to isn't asked again."""
+    first = folders.temporary_folder(str(tmp_path))
+    assert folders.temporary_folder(str(tmp_path)) == first
+    shutil.rmtree(first)
+    again = folders.temporary_folder(str(tmp_path))
+    assert again != first and again.parent == tmp_path and (again / "tmp").is_dir()
+    elsewhere = folders.temporary_folder(str(tmp_path / "missing"))
+    assert elsewhere.is_dir() and elsewhere.parent != tmp_path == again.parent
+    folders._forget_temporary_folders()
+    assert not folders._temporary

@@ -624,6 +624,16 @@ def test_a_module_is_run_as_python_does(kernel: Kernel, tmp_path: Path, engine: 
     kernel.run(f"%cd -q {kernel.work}")
 
 
+def test_a_module_of_a_library_that_hangs_is_named_with_its_line(kernel: Kernel, tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "pkg"
+    package.mkdir(parents=True)
+    (package / "train.py").write_text("import time\nprint('waits')\ntime.sleep(600)\n")
+    kernel.run(f"%cd -q {package.parent}")
+    got = kernel.run("launch(module='pkg.train', ranks=2, timeout=2)")
+    kernel.run(f"%cd -q {kernel.work}")
+    assert got.error and "rank 1 is: `time.sleep(600)`, line 3 of train.py" in got.error[1], got.error
+
+
 def test_a_module_is_found_without_being_imported(tmp_path: Path) -> None:
     (tmp_path / "noisy").mkdir()
     (tmp_path / "noisy" / "__init__.py").write_text("raise RuntimeError('imported')")

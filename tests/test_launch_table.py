@@ -363,7 +363,7 @@ def test_nothing_outlives_a_killed_kernel(own_kernel: Kernel, engine: str) -> No
         assert time.monotonic() < until, [(p.pid, p.cmdline()) for p in left]
         time.sleep(0.05)
     assert psutil.pid_exists(holders[-1]), "nothing held the kernel's files open: the test shows nothing"
-    assert not list(own_kernel.tmp.glob("course-*"))
+    own_kernel.wait_removed("course-*", 5)
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -379,7 +379,7 @@ def test_nothing_outlives_a_restart(own_kernel: Kernel, now: bool) -> None:
     while left := [p for p in own_kernel.mark.alive() if p.pid in before]:
         assert time.monotonic() < until, [(p.pid, p.cmdline()) for p in left]
         time.sleep(0.05)
-    assert not list(own_kernel.tmp.glob("course-*"))
+    own_kernel.wait_removed("course-*", 5)
     own_kernel.warm()  # and the new kernel launches
 
 
@@ -497,7 +497,7 @@ def test_more_ranks_than_cores(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_ranks_leave_is_removed(kernel: Kernel, engine: str) -> None:
-    """Temporary files, shared memory, listening children, daemons: all gone whether the launch ends well or not."""
+    """Shared memory, listening children, daemons: all gone whether the launch ends well or not."""
     script = """import os, subprocess, sys, tempfile, time
 from multiprocessing import resource_tracker, shared_memory
 import torch
@@ -518,7 +518,7 @@ if FAIL and os.environ["RANK"] == "1":
         got = kernel.run(ranks(engine, script.replace("FAIL", str(fail))))
         assert bool(got.error) == fail, got.error
         for record in kernel.ask("[r.records[-1] for r in run.ranks]"):
-            assert record["tmp"].startswith(str(kernel.tmp)) and not os.path.exists(record["tmp"])
+            assert record["tmp"].startswith(str(kernel.tmp))
             names = os.listdir("/dev/shm")
             assert record["memory"] not in names
             assert not [name for name in names if name.startswith(f"torch_{record['pid']}_")]
@@ -526,6 +526,58 @@ if FAIL and os.environ["RANK"] == "1":
                 import socket
 
                 socket.create_connection(("127.0.0.1", record["port"]), timeout=5).close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_temporary_files_last_as_long_as_the_kernel(kernel: Kernel, engine: str) -> None:
+    """As under torchrun, the next launch finds them, whichever engine it has; two launches at once share them."""
+    name = f"kept-{engine}"
+    script = f"""import os, tempfile
+from course_utils.rank import report
+path = os.path.join(tempfile.gettempdir(), "{name}" + os.environ["RANK"])
+report(before=os.path.exists(path), path=path)
+open(path, "w").close()
+"""
+    for look, before in ((engine, False), ("local", True), (engine, True)):
+        assert kernel.run(ranks(look, script)).error is None
+        assert kernel.ask("run.values('before')") == [before] * 2
+    assert kernel.run("local.server.stop()").error is None
+    kernel.server = None
+    kernel.warm()
+    assert kernel.run(ranks(engine, script)).error is None and kernel.ask("run.values('before')") == [True] * 2
+
+
+def test_what_ranks_have_left_running_is_named(kernel: Kernel) -> None:
+    """What they started themselves; not what libraries need, such as a resource tracker, a loader's workers after
+    `os._exit`, or torch's manager of shared memory."""
+    script = """import os, subprocess, sys
+from multiprocessing import shared_memory
+import torch
+from torch.utils.data import DataLoader
+torch.multiprocessing.set_sharing_strategy("file_system")
+shared, memory = torch.ones(1000).share_memory_(), shared_memory.SharedMemory(create=True, size=4096)
+batches = iter(DataLoader(range(100), num_workers=1))
+next(batches)
+subprocess.run("true")
+"""
+    in_background = 'subprocess.Popen("sleep 600; echo late > f", shell=True)\n'
+    leave = "os._exit(0)\n"
+    for more, said in (
+        ("", ""),
+        (in_background, "Ended 2 processes that ranks 0 and 1 had left running: `sleep 600; echo late > f`. Under"),
+        (
+            'if os.environ["RANK"] == "1":\n    '
+            + in_background.replace("shell=True", "shell=True, start_new_session=True"),
+            "Ended 1 process that rank 1 had left running: `sleep 600; echo late > f`. Under torchrun it would run on.",
+        ),
+        (
+            "if os.fork() == 0:\n    os.system('sleep 600')\n",
+            "Ended 2 processes that ranks had left running: a fork of the script.",
+        ),
+    ):
+        got = kernel.run(ranks("local", script + more + leave))
+        assert got.error is None and said in got.text and ("Ended" in got.text) == bool(said), (got.error, got.text)
+    assert "Ended" not in kernel.run(ranks("local", script + in_background + leave, "--quiet")).text
 
 
 def test_shared_memory_of_others_is_left_alone(kernel: Kernel) -> None:

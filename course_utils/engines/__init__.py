@@ -43,6 +43,7 @@ class Request:
     timeout: float  # seconds, for an engine that can't watch its ranks
     package_path: str
     kernel_pid: int
+    tmp: str = ""  # folder of the kernel's temporary files, on an engine that runs on this machine
     launcher: list[str] = field(default_factory=list)  # a torchrun to execute, which starts the ranks instead of us
     module: str = ""  # run it as `python -m` does; `script` is then its file
     patience: Patience = Patience()  # of a supervisor that watches its ranks

@@ -82,7 +82,7 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     record = os.path.join(folder, f"rank{rank}.collectives.json")
     flight_record.keep(record)
     if sys.platform == "linux":
-        _mark_shared_memory(os.environ.get("TMPDIR", "course"))
+        _mark_shared_memory(os.environ.get("COURSE_LAUNCH_TMP", "course"))
     place = os.getcwd() if program[0] == "-m" else os.path.dirname(os.path.realpath(program[0]))
     sys.path[0] = place
     package = os.environ.pop("COURSE_PACKAGE_PATH", "")

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from .shm import SharedMemory, is_manager
 
 PR_SET_CHILD_SUBREAPER = 36
+# What libraries start for themselves, and end with whoever started it.
+_HELPERS = re.compile(
+    r"multiprocessing\.(resource_tracker|forkserver|spawn)|/_inductor/compile_worker|torch_shm_manager"
+)
+_FORKED = re.compile(r"/engines/(server|child)\.py\b")  # the command line of a rank, and of what it has forked
+_LOADER = "pt_data_worker"  # how torch names a worker of a DataLoader
 
 
 def adopt_orphans() -> None:
@@ -45,6 +54,29 @@ def descendants() -> Iterator[int]:
         for pid in children.get(todo.pop(), ()):
             yield pid
             todo.append(pid)
+
+
+def left_running(ours: Collection[int]) -> list[tuple[int, str]]:
+    """What ranks that have ended had started, and left running: for each such process its rank, or -1 where its
+    environment doesn't tell, and its command, which is empty if it's a fork of the rank. Left out are `ours`, what
+    these processes started in turn, and what libraries need for themselves.
+
+    Call it when no rank is left: then we have adopted all of them, on Linux.
+    """
+    found = []
+    for pid in descendants():
+        with suppress(OSError):
+            parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+            if pid in ours or parent != str(os.getpid()):
+                continue
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").rstrip("\0").split("\0")
+            words[0] = os.path.basename(words[0])
+            command = words[2] if len(words) > 2 and words[1] == "-c" and words[0].endswith("sh") else " ".join(words)
+            if _HELPERS.search(command) or Path(f"/proc/{pid}/comm").read_text().strip() == _LOADER:
+                continue
+            rank = re.search(r"(?:^|\0)RANK=(\d+)\0", Path(f"/proc/{pid}/environ").read_text(errors="replace"))
+            found.append((int(rank[1]) if rank else -1, "" if _FORKED.search(command) else command))
+    return sorted(found)
 
 
 def kill_descendants(groups: Iterable[int], shared: SharedMemory) -> None:

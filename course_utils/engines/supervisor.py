@@ -20,6 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent)
 
 from course_utils.engines import LaunchLost, Request, child, other_work, readable, receive_message, send_message, store  # noqa: E402
-from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants  # noqa: E402
+from course_utils.engines.cleanup import adopt_orphans, descendants, kill_descendants, left_running  # noqa: E402
 from course_utils.engines.deadlock import DEADLOCK, in_deadlock  # noqa: E402
 from course_utils.engines.kernel import kernel_ended, watch_kernel  # noqa: E402
 from course_utils.engines.patience import Watch  # noqa: E402
@@ -93,9 +94,11 @@ class Supervisor:
         self._become()
         begin, before = time.perf_counter(), other_work.look()
         tmp = ""
+        left: list[tuple[int, str]] = []
         try:
             try:
-                tmp = self._temporary_folder()
+                # for what ends with the launch; its name marks what ranks make in /dev/shm
+                tmp = tempfile.mkdtemp(prefix="course-", dir=self.request.tmp or None)
                 self._start(tmp)
             except OSError as error:  # no memory for another process, no room for a file, too large an environment
                 self.end.cause = "not started"
@@ -103,6 +106,7 @@ class Supervisor:
             else:
                 self.patience = Watch(self.request.patience, self.folder, time.monotonic())
                 self._watch()
+                left = left_running(self.started) if self.end.step == "not yet" else []
         finally:
             wall_s = time.perf_counter() - begin
             kill_descendants(self.started, self.shared)
@@ -113,20 +117,13 @@ class Supervisor:
         others = other_work.others(before, other_work.look())
         outcome = {
             "cause": self.end.cause, "why": self.why, "wall_s": wall_s, "ranks": ranks, "others": others,
+            "left": left,
         }  # fmt: skip
         try:
             send_message(self.conn, json.dumps(outcome).encode())
         except OSError:
             pass  # the kernel is gone
         self.conn.close()
-
-    def _temporary_folder(self) -> str:
-        """Make a folder for this launch's temporary files: where TMPDIR says, or else where the system has room. Raises
-        OSError."""
-        try:
-            return tempfile.mkdtemp(prefix="course-", dir=self.request.env.get("TMPDIR") or None)
-        except OSError:
-            return tempfile.mkdtemp(prefix="course-")
 
     def _become(self) -> None:
         adopt_orphans()
@@ -142,6 +139,9 @@ class Supervisor:
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_w, warn_on_full_buffer=False)
+        self.alive: int | None = None  # keeps the kernel's temporary files until we have ended
+        with suppress(OSError):
+            self.alive = os.open(os.path.join(self.request.tmp, "alive"), os.O_WRONLY | os.O_NONBLOCK)
 
     # --- starting -----------------------------------------------------------------------------------------------
 
@@ -149,12 +149,11 @@ class Supervisor:
         request = self.request
         self.env = {
             **request.env,
-            "TMPDIR": tmp,
+            "COURSE_LAUNCH_TMP": tmp,
             "COURSE_RUN_DIR": request.folder,
             "COURSE_PACKAGE_PATH": request.package_path,
         }
         if request.launcher:
-            self.env["COURSE_LAUNCH_TMP"] = tmp
             with open(self.folder / "launcher.log", "wb") as log:
                 self._started(_execute(request.launcher, env=self.env, cwd=request.cwd, stdout=log, stderr=log), -1)
             return
@@ -203,7 +202,7 @@ class Supervisor:
             for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD):
                 signal.signal(sig, signal.SIG_DFL)
             listening.close()
-            for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w):
+            for fd in (self.conn.fileno(), self.kernel_fd, self.wake_r, self.wake_w, self.alive):
                 if fd is not None:
                     os.close(fd)
             for name in os.environ.keys() - env.keys():

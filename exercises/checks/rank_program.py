@@ -43,7 +43,9 @@ def main() -> None:
 
     file, _, function = task.rpartition(".")
     run = getattr(importlib.import_module(f"exercise_checks.{lesson}.{file or 'ranks'}"), function)
-    os.chdir(tempfile.mkdtemp())  # removed with the launch, and with it what an answer leaves in its working folder
+    # removed with the launch, and with it what an answer leaves there or in its working folder
+    os.environ["TMPDIR"] = tempfile.tempdir = os.environ["COURSE_LAUNCH_TMP"]
+    os.chdir(tempfile.mkdtemp())
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     load = partial(rank_side.load, answer)
     parameters = list(inspect.signature(run).parameters)

@@ -115,6 +115,15 @@ def judge_breaks(answer: Answer) -> list[str]:
         raise Difference(
             "no graph", "Nothing was compiled: the function is left to Python.", "one graph that holds all of it"
         )
+    if told["hidden"]:
+        raise Difference(
+            "no graph",
+            f"The graph calls `{told['hidden']}`, and the compiler doesn't see what that does.",
+            "one graph that holds all of it",
+        )
+    for (name, _), (y, _norm) in zip(inputs, told["double"], strict=False):
+        if y["dtype"] != "float64":
+            raise Difference("dtype", f"For x of float64, y is of {y['dtype']} ({name}).", "float64, as x is")
     if told["reasons"]:
         got = [f"line {line + 1} of the cell: {why}" if line else why for line, why in told["reasons"]]
         raise Difference("graph break", f"It becomes {told['graphs']} graphs.", "one graph, no break", got)
@@ -228,19 +237,35 @@ def judge_training(answer: Answer) -> list[str]:
         raise Difference("only a part", "The graph holds only a part of the model.", "both layers", _layers(graphs))
     if told["runs"] < steps:
         seen = [f"compiled code ran {told['runs']} times in {steps} steps, and {len(graphs)} graphs were compiled"]
-        symptom = "compiled again" if len(graphs) > MOST_GRAPHS else "some steps"
-        raise Difference(symptom, "Some steps ran in eager mode.", "compiled code in each step", seen)
+        if len(graphs) > MOST_GRAPHS:
+            gave_up = f"It was compiled {len(graphs)} times. Then torch gave up, and ran the other steps in eager mode."
+            raise Difference("compiled again", gave_up, "compiled code in each step", seen)
+        raise Difference("some steps", "Some steps ran in eager mode.", "compiled code in each step", seen)
+    if told["learned"] < steps:
+        raise Difference(
+            "some steps",
+            f"Compiled code ran in each step, but in {steps - told['learned']} of {steps} no gradient came back"
+            " through it.",
+            "the loss of each step from what compiled code returned",
+        )
     if len(graphs) > MOST_GRAPHS:
         raise Difference(
             "compiled again",
             f"It was compiled {len(graphs)} times.",
             f"{MOST_GRAPHS} times at most: at first, and when a size or a number turns out to change",
         )
-    again, wanted = told["again"], told["wanted"][:3]
-    if len(again) != 3 or not all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(again, wanted, strict=True)):
+    again, wanted = told["again"], told["wanted_again"]
+    if len(again) != len(wanted):
+        raise Difference(
+            "steps",
+            f"Called a second time, with {len(wanted)} batches, `train` doesn't train on all.",
+            f"{len(wanted)} losses",
+            [f"{len(again)} losses"],
+        )
+    if not all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(again, wanted, strict=True)):
         raise Difference(
             "second call",
-            "Called a second time, with the same batches and seed, `train` doesn't train a new `Net`.",
+            "Called a second time, with the same seed, `train` doesn't train a new `Net`.",
             f"losses {some([f'{loss:.6f}' for loss in wanted])}, as in the first call",
             [some([f"{loss:.6f}" for loss in again])],
         )

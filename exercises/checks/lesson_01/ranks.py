@@ -108,6 +108,13 @@ def means(answer: ModuleType) -> None:
             " of its work must be in the graph.",
             "python",
         )
+    kinds = [node.kind() for node in _nodes(scripted.graph)]
+    if foreign := [kind for kind in kinds if not kind.startswith(("aten::", "prim::"))]:
+        rank_side.problem(
+            f"The scripted function calls `{foreign[0]}`, an operator that isn't torch's own: what that does isn't in"
+            " the graph.",
+            "python",
+        )
     versions = (
         {"scripted": scripted}
         if isinstance(found, torch.jit.ScriptFunction)
@@ -118,7 +125,7 @@ def means(answer: ModuleType) -> None:
         for case in means_cases(rank_side.draw_seed())
         for how, version in versions.items()
     ]
-    rank_side.tell(results=results, operations=sum(node.kind().startswith("aten::") for node in _nodes(scripted.graph)))
+    rank_side.tell(results=results, operations=sum(kind.startswith("aten::") for kind in kinds))
 
 
 def _called(how: str, version: Callable[..., Any], case: Means) -> dict[str, Any]:
@@ -126,8 +133,14 @@ def _called(how: str, version: Callable[..., Any], case: Means) -> dict[str, Any
     given = {"x": torch.tensor(case.x, dtype=getattr(torch, case.dtype)), "sizes": list(case.sizes)}
     kept = rank_side.snapshot(given)
     try:
-        got = version(given["x"], given["sizes"], case.scale)
-    except RuntimeError as error:
+        # None is what the original takes if there's no third argument
+        options = [] if case.scale is None else [case.scale]
+        got = version(given["x"], given["sizes"], *options)
+    except (RuntimeError, TypeError) as error:
+        if "missing" in str(error) and "scale" in str(error):
+            rank_side.problem(
+                f"Called without `scale`, as the original may be, `trailing_means` fails ({case}, {how}).", "scale"
+            )
         if "Expected a value of type" in str(error):
             rank_side.problem(
                 f"The scripted function does not take its arguments ({case}, {how}): {_first_line(error)}",
@@ -141,7 +154,7 @@ def _called(how: str, version: Callable[..., Any], case: Means) -> dict[str, Any
         )
     if not isinstance(got, tuple) or len(got) != 2 or not isinstance(got[0], Tensor) or not isinstance(got[1], int):
         rank_side.problem(f"`trailing_means` returned {got!r:.80}; it must return a tensor and an int.", "type")
-    followed = version(given["x"].requires_grad_(), given["sizes"], case.scale)[0]
+    followed = version(given["x"].requires_grad_(), given["sizes"], *options)[0]
     return _tensor(got[0]) | {"short": got[1], "gradient": followed.requires_grad}
 
 
@@ -186,6 +199,7 @@ def breaks(answer: ModuleType) -> None:
     function = rank_side.function(answer, "clipped", "x")
     inputs = [(name, torch.tensor(x)) for name, x in clip_inputs(rank_side.draw_seed())]
     called = [_pair(function(x.clone(), doing=f"clipping an {name}".replace("an 1", "1"))) for name, x in inputs]
+    double = [_pair(function(x.double(), doing="clipping an input of float64")) for _, x in inputs[: len(CLIP_SCALES)]]
 
     def caller(x: Tensor) -> Any:  # a function that's compiled itself is captured, even if it asks not to be
         return answer.clipped(x)
@@ -196,18 +210,29 @@ def breaks(answer: ModuleType) -> None:
         where = [frame for frame in reason.user_stack if frame.filename == answer.__file__]
         reasons.append([where[-1].lineno if where else 0, reason.reason.splitlines()[0][:90]])
     torch._dynamo.reset()
-    compilations = 0
+    compilations, hidden = 0, ""
 
     def backend(graph: Any, _: Any) -> Any:
-        nonlocal compilations
+        nonlocal compilations, hidden
         compilations += 1
+        hidden = next((getattr(n.target, "__name__", n.name) for n in graph.graph.nodes if _hides(n)), hidden)
         return graph.forward
 
     compiled = torch.compile(caller, backend=backend)
     compiled_values = [_pair(compiled(x.clone())) for _, x in inputs[: len(CLIP_SCALES)]]
     rank_side.tell(
-        called=called, compiled=compiled_values, graphs=found.graph_count, reasons=reasons, compilations=compilations
-    )
+        called=called, double=double, compiled=compiled_values, graphs=found.graph_count, reasons=reasons,
+        compilations=compilations, hidden=hidden,
+    )  # fmt: skip
+
+
+def _hides(node: Any) -> bool:
+    """Whether a node of a graph calls code that the compiler doesn't see into: somebody's own function or operator."""
+    if node.op != "call_function":
+        return False
+    if (namespace := getattr(node.target, "namespace", getattr(node.target, "_namespace", None))) is not None:
+        return namespace not in ("aten", "prim", "prims")
+    return not (getattr(node.target, "__module__", None) or "torch").startswith(("torch", "_operator", "math"))
 
 
 def _pair(got: Any) -> list[dict[str, Any]]:

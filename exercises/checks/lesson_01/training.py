@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -50,6 +51,7 @@ class Counting:
     def __init__(self) -> None:
         self.graphs: list[int] = []  # of each: how many layers are in it
         self.runs = 0  # those that a step can learn from
+        self.learned: set[int] = set()  # those that it has learned from: a gradient came back through them
         compiles = torch.compile
 
         def compile_(model: Any = None, **options: Any) -> Any:
@@ -62,10 +64,17 @@ class Counting:
 
         def run(*args: Any) -> Any:
             out = graph.forward(*args)
-            self.runs += any(isinstance(value, Tensor) and value.requires_grad for value in out)
+            trained = [value for value in out if isinstance(value, Tensor) and value.requires_grad]
+            self.runs += bool(trained)
+            for value in trained:
+                value.register_hook(partial(self._came_back, self.runs))
             return out
 
         return run
+
+    def _came_back(self, run: int, gradient: Tensor) -> None:
+        if gradient.any():
+            self.learned.add(run)
 
 
 def script(load: Callable[[], ModuleType]) -> None:
@@ -86,7 +95,10 @@ def script(load: Callable[[], ModuleType]) -> None:
     losses = trained(function, batches, doing="training")
     if not isinstance(losses, list) or not all(isinstance(loss, float) for loss in losses):
         rank_side.problem(f"`train` returned {losses!r:.80}; it must return a list of floats.", "type")
-    rank_side.tell(losses=losses, wanted=wanted, graphs=list(counted.graphs), runs=counted.runs)
+    rank_side.tell(
+        losses=losses, wanted=wanted, graphs=list(counted.graphs), runs=counted.runs, learned=len(counted.learned)
+    )
     if len(counted.graphs) <= MOST_GRAPHS:  # else Dynamo may have reached its limit
-        again = trained(function, batches[:3], doing="training a second time")
-        rank_side.tell(again=[float(loss) for loss in again])
+        more = [*batches, *batches[:3]]  # so that no number of batches is right for both
+        again = trained(function, more, doing="training a second time")
+        rank_side.tell(again=[float(loss) for loss in again], wanted_again=trained(original, more))
