@@ -37,10 +37,7 @@ LIMIT = {
         "two points calibrate three regimes: NCCL changes protocol between 1 and 64 MiB, up to 30% off",
     ),
     "loader_des": (0.06, "one case; workers start one after the other, the model starts them together"),
-    "ddp_overlap": (
-        0.07,
-        "more than the sum limits four of eight (mixed precision of ResNets, VGG-16): 12 to 21% off",
-    ),
+    "ddp_overlap": (0.07, "more than the sum limits four of eight (mixed precision of ResNets, VGG-16): 12 to 21% off"),
     "ddp_efficiency": (0.05, "the published value is rounded to 90%"),
     "strong_scaling_accum": (0.015, "2 nodes are published as more than twice one: a spread of 1% between runs"),
     "megatron_tp": (0.02, "memory rates of the repeated layers are a constant for two kinds of GPU"),
