@@ -290,7 +290,7 @@ def test_a_disturbed_core_loads_no_number_of_images(guess: object, capsys: Out) 
     lesson_02.show_rate(disturb(run([{"images_per_s": 600.0, "batch": [20, 3, 224, 224]}])), guess)
     out = capsys.readouterr().out
     concludes_nothing(out, "how many images your core loads", guess)
-    assert "600" not in out and "such cores" not in out and "An A100 trains ResNet-50 on 2,470 a second." in out
+    assert "600" not in out and "such cores" not in out and "An A100 trains ResNet-50 on 2,470 a second in mixed" in out
 
 
 @pytest.mark.parametrize("guess", [..., 3, 6])
