@@ -30,9 +30,6 @@ def say(text: str) -> None:
         show(_Sentence(words))
 
 
-BUSY = "Measured while other programs used the cores"  # the title of a figure from which nothing follows
-
-
 def disturbed(*measured: Any) -> str:
     """What other programs did while the first of these runs and sweeps was measured that they disturbed, as the
     beginning of a sentence. Empty if there's none: only then does a page conclude something from their speed."""

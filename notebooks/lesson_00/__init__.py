@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
 
 from .deeper import (
     explore_serial,
@@ -93,7 +93,7 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
     say(f"The loss went from {first:.2f} to {last:.2f}: so few steps are only a beginning.")
     claim("forward takes less time than backward", parts["forward"].faster_than(parts["backward"]).unless(why))
     more_checks({"the loss doesn't grow": last < 1.1 * first})
-    return figures.parts({"one step": parts}, title=BUSY if why else None)
+    return figures.parts({"one step": parts}, title=why or None)
 
 
 def _on_bottleneck(found: predict.Bottleneck) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils import Run, Sweep, Verdict, claim, explore, figures, more_checks, predict, published, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, disturbed, say, say_disturbed
+from course_utils.pages import disturbed, say, say_disturbed
 from course_utils.table import Table
 
 from .job import (
@@ -44,7 +44,7 @@ def show_doubled(run: Run, guess: Guess = ...) -> Figure:
     )
     claim("for ten numbers the loop is the faster one", loop[0].faster_than(tensor[0]).unless(why))
     curves = {how: (sizes, [each.map(lambda s: s * 1e6) for each in found]) for how, found in double_s.items()}
-    title = BUSY if why else f"A tensor doubles a million numbers {times:.0f} times as fast as a loop"
+    title = why or f"A tensor doubles a million numbers {times:.0f} times as fast as a loop"
     return figures.lines(curves, xlabel="numbers", ylabel="microseconds", log="xy", title=title)
 
 

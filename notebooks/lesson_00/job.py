@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, disturbed, guessed, say, say_disturbed
+from course_utils.pages import disturbed, guessed, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "programs" / "00_job.py"
@@ -89,7 +89,7 @@ def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
     if why:
         say_disturbed(why, f"how much faster {n} ranks are", guess, "run the cells of `alone` and `runs` again")
         say(f"{_as_recorded(runs)} Where a speed-up is needed below, we take Amdahl's {expected:.2f}.")
-        title = BUSY
+        title = why
     elif faster:
         one_s, all_s = (seconds(runs, "job_s", k).median for k in (1, n))
         said = [
@@ -223,7 +223,7 @@ def show_shared_test(runs: Sweep) -> Figure:
         if faster
         else "Too close to tell what sharing the test gains"
     )
-    return figures.parts(rows, title=BUSY if why else title)
+    return figures.parts(rows, title=why or title)
 
 
 def _recorded_rows(runs: Sweep) -> dict[str, dict[str, Samples]]:

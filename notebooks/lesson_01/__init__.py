@@ -12,7 +12,7 @@ from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, Verdict, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, Program, Words, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, guessed, say, say_disturbed
 from course_utils.predict import BreakEven
 from course_utils.units import readable
 
@@ -102,7 +102,7 @@ def show_one_line(run: Run, guess: Guess = ...) -> Figure:
     elif not written:
         title = "Without a C++ compiler nothing gets faster"
     elif why:
-        title = BUSY
+        title = why
     else:
         say(
             f"Too close to tell: {readable('s', later.median)} compiled, {readable('s', eager.median)} in eager mode."
@@ -134,7 +134,7 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
             name: ([n for n, _ in curve], [s for _, s in curve])
             for name, curve in zip(("eager", "compiled"), curves, strict=True)
         }
-        return figures.lines(drawn, "steps", "seconds since the first of them began", title=BUSY)
+        return figures.lines(drawn, "steps", "seconds since the first of them began", title=run.disturbed)
     if not math.isfinite(model.calls):
         say(f"A compiled step saved nothing here, so nothing pays it back. {_on_steps(guess, model.calls)}")
     else:
@@ -284,7 +284,7 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
     }
     bet = {"script": guess * 1e-6 if isinstance(guess, (int, float)) else ...}
     title = f"Scripting gains {times:.1f} times here; {case.observed} times were published"
-    return figures.bars({**ten, **there}, guess=bet, title=BUSY if why else title)
+    return figures.bars({**ten, **there}, guess=bet, title=why or title)
 
 
 def _on_one_more(slope: Mapping[str, float], entry: Mapping[str, float]) -> str:

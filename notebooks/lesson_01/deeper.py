@@ -9,7 +9,7 @@ from types import EllipsisType
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, say, say_disturbed
+from course_utils.pages import say, say_disturbed
 from course_utils.predict import BreakEven, crossing
 
 from .compile_figures import Points, break_even, ratios
@@ -39,7 +39,7 @@ def show_won(run: Run, guess: Mapping[str, Guess]) -> Figure:
         Verdict("shown" if both_kinds else "not shown", told).unless(why),
     )
     found = {case: {"script": ratio} for case, ratio in gain.items()}
-    return ratios(found, guess=guess, title=BUSY if why else None)
+    return ratios(found, guess=guess, title=why or None)
 
 
 def before_and_after(run: Run, case: str) -> None:
@@ -81,7 +81,7 @@ def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
         why="" if enough else "needs two cores" if cores < 2 else "this Python has no lock",
     )
     told = ", ".join(f"{version} {ratio.median:.2f}" for version, ratio in both.items())
-    title = BUSY if why else f"What two threads do, over one: {told}"
+    title = why or f"What two threads do, over one: {told}"
     return figures.bars(both, guess=guess, unit="", ylabel="calls a second, two threads over one", title=title)
 
 
@@ -102,7 +102,7 @@ def show_race(race: Run, model: BreakEven, guess: Guess = ...) -> Figure:
     steady = _steady(race)
     three_times = steady["compiled 2"].faster_than(steady["eager"], factor=3).unless(race.disturbed)
     claim("the fused chain is at least 3 times as fast as the eager one", None if why else three_times, why=why)
-    title = BUSY if race.disturbed else None
+    title = race.disturbed or None
     return break_even(eager, compiled, predicted=model, guess=guess, title=title)
 
 
@@ -126,7 +126,7 @@ def show_residuals(race: Run, model: BreakEven) -> object:
         ("eager call, e", model.before_s, steady["eager"]),
         ("compiled call, c", model.after_s, steady["compiled 2"]),
     ]
-    return figures.residuals(rows, unit="s", title=BUSY if why else "Where the prediction was off")
+    return figures.residuals(rows, unit="s", title=why or "Where the prediction was off")
 
 
 def show_forked(run: Run, cores: int) -> Figure:
@@ -140,7 +140,7 @@ def show_forked(run: Run, cores: int) -> Figure:
         why="" if cores >= 2 else "needs two cores",
     )
     share = turns["forked"].median / turns["in turn"].median
-    return figures.bars(turns, title=BUSY if why else f"Forked, both branches take {share:.2f} of the time")
+    return figures.bars(turns, title=why or f"Forked, both branches take {share:.2f} of the time")
 
 
 def _curves(race: Run) -> tuple[Points, list[Points]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
 
 from .copies import published_copies, run_copies, show_copies
 from .deeper import (
@@ -122,7 +122,7 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
     )
     if why:
         say_disturbed(why, "how much several workers bring", guess)
-        title = BUSY
+        title = why
     elif helps:
         say(f"{bar(best)}: {times:.1f} times the images a second of none, on {_cores(cores)}.")
         say(_on_times(guess, times, cores))
@@ -178,7 +178,7 @@ def show_starving(starved: Run, fed: Run, guess: Guess = ...) -> Figure:
     verdict = _fair(fast.faster_than(slow)).unless(why)
     faster = claim("with workers the same training takes less time", verdict)
     if why:
-        title = BUSY
+        title = why
     elif faster:
         say(f"With {bar(workers)} it waits {after:.0%}, and trains {slow.median / fast.median:.1f} times as fast.")
         title = f"Without workers {device} waits {before:.0%} of the time, with {bar(workers)} {after:.0%}"

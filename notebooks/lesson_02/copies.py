@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, guessed, say, say_disturbed
+from course_utils.pages import guessed, say, say_disturbed
 
 from .deeper import cluster_for_a_gpu
 
@@ -55,7 +55,7 @@ def show_copies(run: Run, guess: Guess = ...) -> Figure:
     verdict = None if emulated else took["pinned"].faster_than(took["pageable"]).unless(why)
     claim("a copy from pinned memory takes less time", verdict, why="needs a GPU" if emulated else "")
     more_checks({"non_blocking comes back before the copy is done": bool(why) or back_s < 0.5 * whole_s})
-    title = BUSY if why else f"{where} pageable memory takes {times:.1f} times as long as pinned"
+    title = why or f"{where} pageable memory takes {times:.1f} times as long as pinned"
     return figures.bars(shown, ylabel=f"time to copy {BATCH_MIB} MiB (ms)", title=title)
 
 

@@ -22,7 +22,7 @@ from course_utils import (
     sweep,
 )
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, disturbed, say, say_disturbed
+from course_utils.pages import disturbed, say, say_disturbed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LOADING = PROGRAMS / "02_loading.py"  # a loader whose batches bring their times along
@@ -95,7 +95,7 @@ def show_predicted(timed: Timed) -> Any:
     rate = {n: timed.measured.samples("images_per_s", workers=n) for n in timed.counts}
     models = {"predicted": timed.predicted, "its own load times": timed.replayed}
     rows = [(f"{bar(n)}: {name}", model(n), rate[n]) for name, model in models.items() for n in timed.counts]
-    return figures.residuals(rows, unit="images/s", title=BUSY if why else "Images a second: predicted and measured")
+    return figures.residuals(rows, unit="images/s", title=why or "Images a second: predicted and measured")
 
 
 def loader_loading_s(case: published.Case) -> float:
@@ -163,7 +163,7 @@ def on_locks(run: Run) -> Figure | None:
         more_checks({"after mlock all pages are in memory": after == pages})
     title = f"Locking takes {warm.median * 1e3:.2f} ms, finding the pages first {cold.median * 1e3:.2f}"
     named = {"cold: page faults, then locking": cold, "warm: locking alone": warm}
-    return figures.bars(named, title=BUSY if why else title)
+    return figures.bars(named, title=why or title)
 
 
 def show_overlap(script: Path | str) -> Figure:
@@ -185,7 +185,7 @@ def on_overlap(run: Run) -> Figure:
     claim("on a stream of its own a copy hides behind computing", verdict, why="needs a GPU" if emulated else "")
     where = "an emulated A100" if emulated else "your GPU"
     title = f"On {where}, four batches in turns take {turns.median / ahead.median:.1f} times as long as overlapped"
-    return figures.bars({"copy, then compute": turns, "copy while computing": ahead}, title=BUSY if why else title)
+    return figures.bars({"copy, then compute": turns, "copy while computing": ahead}, title=why or title)
 
 
 # --- Random numbers, epochs, deaths -----------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def show_persistent(run: Run) -> Figure:
     faster = first[True].faster_than(first[False]).unless(why)
     claim("persistent workers give the first batch of an epoch sooner", faster)
     named = {"workers started anew": first[False], "persistent workers": first[True]}
-    return figures.bars(named, ylabel="time to the first batch (ms)", title=BUSY if why else None)
+    return figures.bars(named, ylabel="time to the first batch (ms)", title=why or None)
 
 
 def show_deaths(run: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch
 from course_utils.figures.canvas import Figure
-from course_utils.pages import BUSY, disturbed, guessed, say, say_disturbed
+from course_utils.pages import disturbed, guessed, say, say_disturbed
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_threads.py"
 SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply
@@ -49,7 +49,7 @@ def show_threads(guess: Guess = ...) -> Figure:
         {f"2 {how}, {names[w]}": found[how, w] for w in (SMALL, LARGE) for how in ("threads", "processes")},
         guess={"2 threads, small": guess if isinstance(guess, (int, float)) else ...},
         ylabel="products, compared with one thread",
-        title=BUSY if why else title,
+        title=why or title,
     )
 
 
