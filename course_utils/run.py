@@ -54,8 +54,9 @@ class Run(ShowsTable):
     @property
     def disturbed(self) -> str:
         """What other programs did meanwhile, as the beginning of a sentence, if that makes this run's times too long.
-        Otherwise empty. Conclude nothing from the speed of a disturbed run."""
-        return other_work.disturbed([self.others] if self.others else [], usable_cores())
+        Otherwise empty, as for an emulated run. Conclude nothing from the speed of a disturbed one."""
+        known = [self.others] if self.others and self.provenance.kind == "measured" else []
+        return other_work.disturbed(known, usable_cores())
 
     @property
     def emulated(self) -> Emulated:

@@ -71,7 +71,8 @@ class Sweep(ShowsTable):
     @property
     def disturbed(self) -> str:
         """As of a run: what other programs did meanwhile, if they were in the way of half the repeats of a point."""
-        found = (other_work.disturbed((r.others for r in runs if r.others), usable_cores()) for runs in self.runs)
+        known = [[r.others for r in runs if r.others and r.provenance.kind == "measured"] for runs in self.runs]
+        found = (other_work.disturbed(others, usable_cores()) for others in known)
         return next(filter(None, found), "")
 
     def table(self) -> Table:
