@@ -85,7 +85,7 @@ def parts(
         kind = "predicted " if label in predicted else ""
         shares = ", ".join(f"{name} {number(value * factor)}" for name, value in row.items())
         sentences.append(sentence(f"{label}: {kind}{number(totals[label] * factor)} {shown_unit} ({shares})"))
-    return Figure(mpl, f"{sentence(finding)} {' '.join(sentences)}")
+    return Figure(mpl, f"{sentence(title or finding)} {' '.join(sentences)}")
 
 
 def _styles(names: list[str]) -> list[tuple[str, str]]:

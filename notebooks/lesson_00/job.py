@@ -204,7 +204,7 @@ def show_shared_test(runs: Sweep) -> Figure:
     faster = claim("the test is faster when the ranks share it", verdict.unless(why))
     if why:
         say_disturbed(why, "what sharing the test gains", again="run the cell of `runs` again")
-        rows |= _recorded_rows(runs)
+        rows |= _recorded_rows(on_record(runs))
     elif faster:
         before_ms, after_ms = before_s.median * 1e3, after_s.median * 1e3
         one_s = seconds(runs, "job_s", 1).median
@@ -228,16 +228,15 @@ def show_shared_test(runs: Sweep) -> Figure:
     return figures.parts(rows, title=why or title)
 
 
-def _recorded_rows(runs: Sweep) -> dict[str, dict[str, Samples]]:
-    """The recorded job's bars, on the most ranks that it ran on, with the test on rank 0 and shared."""
-    found = on_record(runs)
-    if found is runs:
+def _recorded_rows(found: Sweep) -> dict[str, dict[str, Samples]]:
+    """The bars of recorded runs on the most ranks that they had; says on which machine."""
+    if found.runs[0][0].provenance.kind != "recorded":
         return {}
     n = max(point["ranks"] for point in found.points)
+    before_ms, after_ms = (seconds(found, "test_s", n, shared).median * 1e3 for shared in (False, True))
+    say(f"Recorded on {_machine(found)}: shared, the test took {after_ms:.0f} ms and not {before_ms:.0f}.")
     return {
-        f"recorded on {_machine(found).split(',')[0]}:\n{n} ranks, {name}": {
-            key: seconds(found, f"{key}_s", n, shared) for key in ("train", "test")
-        }
+        f"recorded: {n} ranks, {name}": {key: seconds(found, f"{key}_s", n, shared) for key in ("train", "test")}
         for name, shared in (("test on rank 0", False), ("test shared", True))
     }
 
