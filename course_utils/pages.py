@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar
 
-from .table import marked, show
+from .table import fold, held, marked, show
+
+AT_ONCE = 3  # sentences below a figure; the rest waits behind a click
+SENTENCE_ENDS = re.compile(r"(?:(?<=[.!?])|(?<=[.!?]\))) +(?=[A-Z(\d])")  # 1.5 has no end, "(Run it.) Then" has one
+
+P = ParamSpec("P")
+F = TypeVar("F", bound="_HasRoom")
 
 
 class _Sentence:
@@ -21,6 +28,13 @@ class _Sentence:
 
     def _repr_html_(self) -> str:
         return f"<div style='margin:.2em 0;max-width:60em'>{marked(self.text)}</div>"
+
+
+class _More(_Sentence):
+    """Sentences behind a click."""
+
+    def _repr_html_(self) -> str:
+        return fold("more", super()._repr_html_())
 
 
 def say(text: str) -> None:
@@ -61,3 +75,28 @@ class Words:
 def guessed(guess: Any) -> bool:
     """Whether the reader replaced the three dots."""
     return guess is not ... and guess is not None
+
+
+class _HasRoom(Protocol):
+    below: Sequence[Any]
+
+
+def figure_first(result: Callable[P, F]) -> Callable[P, F]:
+    """Put what a function says and claims below the figure that it returns, in a notebook: its first three sentences,
+    the others behind a click, then the ticks. Elsewhere, as in tests, everything is printed as it comes."""
+
+    @functools.wraps(result)
+    def shown(*args: P.args, **kwargs: P.kwargs) -> F:
+        with held() as things:
+            figure = result(*args, **kwargs)
+        said = " ".join(thing.text for thing in things if isinstance(thing, _Sentence))
+        sentences = SENTENCE_ENDS.split(said) if said else []
+        first, rest = " ".join(sentences[:AT_ONCE]), " ".join(sentences[AT_ONCE:])
+        figure.below = [
+            *[_Sentence(first)] * bool(first),
+            *[_More(rest)] * bool(rest),
+            *(thing for thing in things if not isinstance(thing, _Sentence)),
+        ]
+        return figure
+
+    return shown

@@ -6,7 +6,8 @@ import html
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,15 +128,36 @@ def ink(color: str) -> str:
     return f"color:{color};color:color-mix(in srgb,{color} {INK_SHARE}%,currentColor)"
 
 
+_held: list[Any] | None = None  # what waits to be shown below a figure
+
+
 def show(thing: Any) -> None:
     """Display something in a notebook, print it anywhere else."""
     ipython = sys.modules.get("IPython")
-    if ipython is not None and ipython.get_ipython() is not None:
+    if ipython is None or ipython.get_ipython() is None:
+        print(thing, flush=True)
+    elif _held is not None:
+        _held.append(thing)
+    else:
         from IPython.display import display
 
         display(thing)
-    else:
-        print(thing, flush=True)
+
+
+@contextmanager
+def held() -> Iterator[list[Any]]:
+    """Collect what `show` would display in a notebook, for whoever shows it. After an error it's displayed at once."""
+    global _held
+    before, _held = _held, []
+    mine, whole = _held, False
+    try:
+        yield mine
+        whole = True
+    finally:
+        _held = before
+        if not whole:
+            for thing in mine:
+                show(thing)
 
 
 def print_lines(sentences: str) -> None:

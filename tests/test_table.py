@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from course_utils.pages import say
+from course_utils import claim, more_checks
+from course_utils.claims import ClaimError
+from course_utils.figures.canvas import Figure, new_axes
+from course_utils.pages import figure_first, say
 from course_utils.table import (
     ASIDE,
     GOOD,
@@ -115,3 +118,54 @@ def test_a_sentence_of_a_lesson_is_text_and_html(capsys: pytest.CaptureFixture[s
         patched.setattr("course_utils.pages.show", shown.append)
         say("is 1 < 2, `x`?")
     assert "is 1 &lt; 2, <code>x</code>?</div>" in shown[0]._repr_html_()
+
+
+@figure_first
+def a_result(fine: bool = True) -> Figure:
+    say("It took 1.5 s, and not 2. (Run it once more.) You said 3.")
+    claim("two are faster", fine)
+    say("That's `much`. 8 GPUs are 1 < 2.")
+    more_checks({"all is well": True})
+    return Figure(new_axes()[0], "a plot")
+
+
+@pytest.fixture
+def displayed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a notebook displays, in order."""
+    found: list[Any] = []
+    monkeypatch.setattr("IPython.get_ipython", lambda: object())
+    monkeypatch.setattr("IPython.display.display", found.append)
+    return found
+
+
+def test_in_a_notebook_a_result_is_its_figure_then_three_sentences_then_the_ticks(displayed: list[Any]) -> None:
+    figure = a_result()
+    assert displayed == [], "all of it comes with the figure, below it"
+    bundle, _ = figure._repr_mimebundle_()
+    page = bundle["text/html"]
+    order = ["<img", "It took 1.5 s", "You said 3.</div>", "more</summary>", "<code>much</code>. 8 GPUs are 1 &lt; 2.",
+             "two are faster", "1 more check passed"]  # fmt: skip
+    assert [page.index(words) for words in order] == sorted(page.index(words) for words in order)
+    assert page.count("It took") == 1 and bundle["text/plain"].splitlines()[:2] == [
+        "a plot", "It took 1.5 s, and not 2. (Run it once more.) You said 3."
+    ]  # fmt: skip
+    assert repr(figure) == figure.summary == "a plot"
+    say("later")
+    assert [str(thing) for thing in displayed] == ["later"], "what comes after it is displayed as before"
+
+
+def test_a_result_that_fails_in_a_notebook_shows_what_it_had_said(displayed: list[Any]) -> None:
+    with pytest.raises(ClaimError, match="two are faster"):
+        a_result(fine=False)
+    say("later")
+    assert [str(thing)[:7] for thing in displayed] == ["It took", "later"]
+
+
+def test_elsewhere_a_result_prints_as_it_comes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not list(a_result().below)
+    assert [line[:8] for line in capsys.readouterr().out.splitlines()] == [
+        "It took ",
+        "✓ two ar",
+        "That's `",
+        "✓ 1 more",
+    ]

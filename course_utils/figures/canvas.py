@@ -97,6 +97,7 @@ class Figure:
         self.mpl = mpl
         self.summary = summary
         self.sources = list(dict.fromkeys(sources))
+        self.below: Sequence[Any] = ()  # what a page says under it: `pages.figure_first`
 
     def png(self, dpi: int = DPI) -> bytes:
         buffer = BytesIO()
@@ -122,8 +123,10 @@ class Figure:
             f" src='data:image/png;base64,{picture}'><figcaption"
             f" style='max-width:{width}px;margin:.2em {MARGIN}px'>{folds}</figcaption></figure>"
         )
+        page += "".join(thing._repr_html_() for thing in self.below)
         size = {"width": width, "height": height, "alt": self.summary}
-        return {"text/html": page, "image/png": picture, "text/plain": self.summary}, {"image/png": size}
+        text = "\n".join([self.summary, *map(str, self.below)])
+        return {"text/html": page, "image/png": picture, "text/plain": text}, {"image/png": size}
 
     def __repr__(self) -> str:
         return self.summary
