@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from by_torchrun import torchrun
 from torch.utils.data import DistributedSampler
 
+import lesson_03
 import lesson_04
 from course_utils import Run, Samples, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
+from course_utils.pages import AT_ONCE, SENTENCE_ENDS
 from course_utils.results import RankResult
 from lesson_04.changed_lines import Diff
 
@@ -112,6 +115,14 @@ def test_the_sum(n: int, guess: object, said: str, capsys: pytest.CaptureFixture
         lesson_04.show_sum(run([{"total": total}], [{"total": 1.0}]), guess)
 
 
+@pytest.mark.parametrize("module", [lesson_03, lesson_03.deeper, lesson_04])
+def test_a_result_shows_its_figure_first(module: ModuleType) -> None:
+    results = [
+        f for name, f in vars(module).items() if name.startswith("show_") and f.__annotations__["return"] == "Figure"
+    ]
+    assert results and not [f.__name__ for f in results if not hasattr(f, "__wrapped__")], "give it @figure_first"
+
+
 def figure_title(figure: Figure) -> str:
     return str(figure.mpl.get_suptitle())
 
@@ -178,7 +189,7 @@ def test_the_twin(guess: object, said: str, capsys: pytest.CaptureFixture[str]) 
         (..., "eight A100 train 3.9 times as fast as one.\n"),
         ("four", "should be a number between 1 and 8"),
         (4.2, "You said 4.2: you could plan a cluster."),
-        (8, "You said 8. Most people do"),
+        (8, "You said 8: as most people"),
         (1, "better than you feared"),
     ],
 )
@@ -189,8 +200,14 @@ def test_eight_gpus(
     monkeypatch.setattr(lesson_04, "_emulated", lambda: (near, far, 95_000_000))
     lesson_04.show_eight(trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path), guess)
     out = capsys.readouterr().out
-    assert said in out and "over NVLink: 22 hours, 2 hours to spare." in out
-    assert "over Ethernet: 43 hours, 19 hours too long." in out
+    first, week, *_ = out.splitlines()
+    assert said in f"{first}\n" and len(SENTENCE_ENDS.split(f"{first} {week}")) <= AT_ONCE, (
+        "the rest waits behind a click"
+    )
+    assert week == (
+        "Your week of training takes 22 hours over NVLink, 2 hours to spare, and 43 hours over Ethernet, 19 hours too"
+        " long."
+    )
     assert "sends 2 x 7/8 of its 95 MB of gradients. At 2.8 GB/s (90% of the line) that takes 59.4 ms." in out
     assert "12.5 + 59.4 = 71.9 ms, and eight GPUs are 8 x 37.6 / 71.9 = 4.2 times as fast as one." in out
     assert "the published ones, 6.93 times: 24.2 hours. Just too long." in out
