@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from by_torchrun import torchrun
+from conftest import ROOT
 from torch.utils.data import DistributedSampler
 
 import lesson_03
@@ -241,6 +244,18 @@ def test_what_it_takes_home_and_sums_up_reads_in_a_terminal_too(tmp_path: Path) 
     program = lesson_04.take_home()
     assert str(program) == lesson_04.TAKE_HOME.read_text() and "```python\n" in program._repr_markdown_()
     assert str(lesson_04.Words(["one", "two"])) == "- one\n- two"
+
+
+def test_what_the_pages_say_of_the_change_and_of_equal_shares() -> None:
+    pages = {n: next((ROOT / "notebooks").glob(f"{n}_*.ipynb")) for n in ("03", "04")}
+    cells = ["".join(cell["source"]) for cell in json.loads(pages["04"].read_text())["cells"]]
+    plain, ddp = (next(c for c in cells if f"--file {name}.py" in c) for name in ("plain", "ddp"))
+    assert 16 <= Diff(plain, ddp).added <= 24 and "some twenty lines" in "".join(cells)
+    assert "one line | some twenty |" in pages["03"].read_text()
+    for images in range(1, 30):
+        for ranks, drop_last in itertools.product((2, 3, 4), (False, True)):
+            shares = {len(list(DistributedSampler(range(images), ranks, r, drop_last=drop_last))) for r in range(ranks)}
+            assert len(shares) == 1, "the fold in section 4 says that shares are equal, in the last batch, too"
 
 
 # --- the file to take home --------------------------------------------------------------------------------------------
