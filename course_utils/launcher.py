@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from .collectives import forget, unnoticed
 from .engines import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request, local
 from .engines.choice import Engine, engine_for
 from .engines.options import LaunchOptions
-from .engines.other_work import recent, warning
+from .engines.other_work import disturbed, recent
 from .engines.patience import Patience
 from .engines.placement import Placement
 from .failure import LaunchError, RankError, calls_of, explain, stopped
@@ -30,6 +29,7 @@ from .run import Run
 from .sources import environment
 from .stream import Stream
 from .table import print_lines
+from .units import is_speed
 from .watch import OWN_PORT, Watch, last_line, news, stop
 
 POLL_S = 0.05
@@ -168,7 +168,7 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
         if not options.quiet and (odd := unnoticed(calls_of(run)[0])):
             print(f"Nothing failed, but the ranks did not call the same collectives. {odd}", flush=True)
         forget(Path(request.folder), placement.ranks)
-    if run.ok and run.records and not options.quiet and (busy := busy_machine([run], machine)):
+    if run.ok and not options.quiet and (busy := busy_machine([run], machine)):
         print_lines(busy)
     if options.check and not run.ok:
         times = {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}
@@ -336,12 +336,11 @@ def _collect(
 
 
 def busy_machine(runs: Sequence[Run], machine: Machine) -> str:
-    """What to say of runs that measured something while other programs took the cores; empty if they didn't matter."""
-    known = [run.others for run in runs if run.others]
-    if not known:
+    """What to say of runs that timed something while other programs took the cores; empty if they didn't matter."""
+    if not any(is_speed(name) for run in runs for record in run.records for name in record):
         return ""
-    other_cores, free_cores = (statistics.median(column) for column in zip(*known, strict=True))
-    return warning(other_cores, free_cores, machine.cores)
+    found = disturbed((run.others for run in runs if run.others), machine.cores)
+    return f"A busy machine. {found}, so these times are too long. Close them, then run the cell again." * bool(found)
 
 
 def warm_up() -> None:

@@ -44,6 +44,19 @@ def say(text: str) -> None:
         show(_Sentence(words))
 
 
+def disturbed(*measured: Any) -> str:
+    """What other programs did while the first of these runs and sweeps was measured that they disturbed, as the
+    beginning of a sentence. Empty if there's none: only then does a page conclude something from their speed."""
+    return next((each.disturbed for each in measured if each.disturbed), "")
+
+
+def say_disturbed(why: str, about: str, guess: Any = None, again: str = "run this cell again") -> None:
+    """Say that a measurement tells nothing about something, since it was disturbed. `why` comes from `disturbed`,
+    `again` says which cells to run once more."""
+    bet = " Your bet stays open." * guessed(guess)
+    say(f"{why}, so this says nothing about {about}.{bet} Close them, then {again}.")
+
+
 class Program:
     """A file that shows itself as code, behind a click: it's there to be kept, and longer than a page."""
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .emulated import IN_SHORT, Emulated
+from .engines import other_work
 from .engines.slurm import jobs
 from .folders import write_whole
+from .machine import usable_cores
 from .provenance import Provenance
 from .results import RankResult, launcher_statuses, read_ranks, values_of
 from .samples import Samples
@@ -48,6 +50,13 @@ class Run(ShowsTable):
     @property
     def ok(self) -> bool:
         return self.outcome == "finished" and all(r.ok for r in self.ranks)
+
+    @property
+    def disturbed(self) -> str:
+        """What other programs did meanwhile, as the beginning of a sentence, if that makes this run's times too long.
+        Otherwise empty, as for an emulated run. Conclude nothing from the speed of a disturbed one."""
+        known = [self.others] if self.others and self.provenance.kind == "measured" else []
+        return other_work.disturbed(known, usable_cores())
 
     @property
     def emulated(self) -> Emulated:

@@ -18,6 +18,10 @@ class Verdict:
     status: str
     detail: str
 
+    def unless(self, disturbed: str) -> Verdict:
+        """This verdict, or `not shown` if something speaks against the measurement: `run.disturbed` says what."""
+        return Verdict("not shown", disturbed[0].lower() + disturbed[1:]) if disturbed else self
+
     def __bool__(self) -> bool:
         raise TypeError("a Verdict has three values; give it to claim(), or look at .status")
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .engines import other_work
 from .failure import LaunchError
 from .launcher import busy_machine, launch
 from .live import LiveView
-from .machine import Machine
+from .machine import Machine, usable_cores
 from .results import NotReported
 from .run import Run
 from .samples import Samples
@@ -66,6 +67,13 @@ class Sweep(ShowsTable):
         if not runs:
             raise NotReported(f"the sweep stopped before a run of {point} had ended")
         return Samples((run.samples(key).median for run in runs), key, runs[0].provenance)
+
+    @property
+    def disturbed(self) -> str:
+        """As of a run: what other programs did meanwhile, if they were in the way of half the repeats of a point."""
+        known = [[r.others for r in runs if r.others and r.provenance.kind == "measured"] for runs in self.runs]
+        found = (other_work.disturbed(others, usable_cores()) for others in known)
+        return next(filter(None, found), "")
 
     def table(self) -> Table:
         """One row a point: what varied, how many runs there are, and the median of their seconds."""

@@ -45,6 +45,12 @@ def unit_of_name(name: str) -> str:
     return next((unit for end, unit in ends.items() if name.endswith(end)), "")
 
 
+def is_speed(name: str) -> bool:
+    """Whether a measurement is of time or of a rate, by its name: `step_s`, `seconds`, `copy_Bps`, `images_per_s`."""
+    unit = unit_of_name(name)
+    return unit in ("s", "ms", "µs") or unit.endswith("/s") or name.split("_")[-1] == "seconds"
+
+
 def readable(unit: str, value: float) -> str:
     """A value with the unit that makes it easy to read: `46.1 ms`, `4 MiB`, `1.2 GB/s`."""
     factor, shown = readable_unit(unit, abs(value))

@@ -34,6 +34,21 @@ def checks(module: str) -> Any:
     return importlib.import_module(f"exercise_checks.{module}")
 
 
+def disturb(measured: Any) -> Any:
+    """A run or a sweep, as if other programs had used all cores meanwhile."""
+    for run in sum(measured.runs, []) if hasattr(measured, "runs") else [measured]:
+        run.others = (1000.0, 0.0)
+    return measured
+
+
+def concludes_nothing(said: str, about: str, guess: Any = ...) -> None:
+    """Check the words of a page about the speed of a disturbed run: why, and to measure again; no bet is judged."""
+    lead = rf"Other programs used \d+\.0 of \d+ cores meanwhile, so this says nothing about {about}"
+    assert re.search(lead, said), said
+    assert re.search(r"Close them, then run .* again\.", said) and "You said" not in said, said
+    assert ("Your bet stays open." in said) == (guess is not ...), said
+
+
 def load_tool(name: str) -> ModuleType:
     """A script of tools/ as a module."""
     spec = importlib.util.spec_from_file_location(f"tool_{name}", ROOT / "tools" / f"{name}.py")

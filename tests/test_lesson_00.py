@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from by_torchrun import torchrun
-from conftest import ROOT
+from conftest import ROOT, concludes_nothing, disturb
 
 import lesson_00
 from course_utils import Run, Sweep, predict, published
@@ -283,6 +283,106 @@ def test_what_you_saw(many_s: float, said: str, monkeypatch: pytest.MonkeyPatch)
     first = run([{"mine": []}], [{"mine": []}])
     words = str(lesson_00.what_you_saw(first, a_step(), ALONE, jobs({1: 5.0, 2: many_s})))
     assert said in words and "You started 2 ranks" in words and "24 hours become 7.7" in words
+
+
+# --- On a busy machine ------------------------------------------------------------------------------------------------
+
+RECORDED = "ecorded on AMD EPYC, 2 cores, 24 GiB, no GPU"
+
+
+@pytest.mark.parametrize("guess", [..., "backward", "load"])
+def test_a_disturbed_step_does_not_say_where_its_time_goes(guess: object, capsys: Captured) -> None:
+    figure = lesson_00.show_step(disturb(a_step()), guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "where a step's time goes", guess)
+    assert "○ not shown here: forward takes less time than backward (other programs used" in out
+    assert " ms" not in out and "longest" not in out and "busy, and" not in out and "The loss went from" in out
+    assert title(figure).startswith("Other programs used")
+
+
+def test_a_disturbed_run_on_one_rank_predicts_nothing(capsys: Captured) -> None:
+    alone = disturb(jobs({1: 10.0}))  # a tenth is serial
+    lesson_00.show_prediction(alone)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much of the job is serial")
+    assert f"Until then we take what was r{RECORDED}: {job.serial_share(job.on_record(alone)):.1%} is serial" in out
+    assert "10.0%" not in out and job.expected_speedup(alone, 2) == job.expected_speedup(job.on_record(alone), 2)
+
+
+@pytest.mark.parametrize("guess", [..., 1.9, 1.25, 1.0])
+@pytest.mark.parametrize("which", ["alone", "runs", "both"])
+def test_a_disturbed_job_does_not_say_what_two_ranks_bring(which: str, guess: object, capsys: Captured) -> None:
+    """Undisturbed, the same numbers blame the training, and judge the bet (`test_the_speed_up`)."""
+    alone, runs = jobs({1: 5.0}), jobs({1: 5.0, 2: 4.0}, shared_s=3.0)
+    for name, sweep in (("alone", alone), ("runs", runs)):
+        if which in (name, "both"):
+            disturb(sweep)
+    figure = lesson_00.show_speedup(alone, runs, guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much faster 2 ranks are", guess)
+    assert "○ not shown here: two ranks finish the job before one" in out and f"R{RECORDED}: 2 ranks were 1." in out
+    assert "far below" not in out and "missing" not in out and "talking" not in out and "You made no bet" not in out
+    assert title(figure).startswith("Other programs used") and RECORDED in figure.summary
+
+
+def test_disturbed_a_shared_test_gains_nothing_that_we_could_see(capsys: Captured) -> None:
+    runs = disturb(jobs({1: 5.0, 2: 3.2}, shared_s=2.5))
+    figure = lesson_00.show_shared_test(runs)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "what sharing the test gains")
+    assert "○ not shown here: the test is faster" in out and "takes 300 ms" not in out + title(figure)
+    assert "recorded on AMD EPYC" in " ".join(figure.summary.split()), "next to what was recorded"
+
+
+@pytest.mark.parametrize("guess", [..., 2, 50])
+def test_a_disturbed_clock_says_nothing(guess: object, capsys: Captured) -> None:
+    lesson_00.show_clocks(disturb(run(*([{"asked_s": 0.001, "done_s": 0.05}] * 5 for _ in range(2)))), guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much a hasty clock sees", guess)
+    assert "○ not shown here: a clock that doesn't wait" in out and "2.0%" not in out
+
+
+def test_the_end_repeats_no_disturbed_number(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
+    first, alone, runs = run([{"mine": []}], [{"mine": []}]), jobs({1: 5.0}), jobs({1: 5.0, 2: 4.0})
+    calm = str(lesson_00.what_you_saw(first, a_step(), alone, runs))
+    assert "what's missing is in the training" in calm and "took 331 ms here" in calm
+    disturb(alone)
+    words = str(lesson_00.what_you_saw(first, disturb(a_step()), alone, runs))
+    assert "Run section 2 again" in words and "Run section 3 again to see what two ranks bring" in words
+    assert " ms" not in words and "1.25" not in words and "training is" not in words and "24 hours become 7.7" in words
+    lesson_00.show_eight(3, alone)
+    out = capsys.readouterr().out
+    assert "of the job on your device" not in out and "On your device other programs were in the way" in out
+
+
+def test_the_deeper_sections_conclude_nothing_from_disturbed_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    alone, runs = jobs({1: 5.0}), disturb(jobs({1: 5.0, 2: 3.2}))
+    shown = repr(lesson_00.show_residuals(alone, runs))
+    concludes_nothing(capsys.readouterr().out, "what the law leaves out")
+    assert "2 ranks: predicted by Amdahl's law, and recorded on AMD EPYC" in shown
+    lesson_00.show_fit(alone, runs)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "what is serial")
+    assert "○ not shown here: from outside" in out and "Karp" not in out
+    lesson_00.show_queue({1: 0.0, 2: 0.5, 4: 2.0, 8: 10.0}, alone, runs)
+    assert "cores meanwhile, so this takes Amdahl's: 1.67" in capsys.readouterr().out
+    times = {("Python loop", n): n * 6e-8 for n in (10, 10**6)} | {("tensor, CPU", n): 5e-6 for n in (10, 10**6)}
+    doubled = run([{"how": how, "n": n, "double_s": s} for (how, n), s in times.items()])
+    figure = lesson_00.show_doubled(disturb(doubled), 50)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much faster a tensor is", 50)
+    assert out.count("○ not shown here") == 2 and title(figure).startswith("Other programs")
+    lesson_00.show_product(disturb(run([{"on_gpu": True, "asked_s": 1e-5, "done_s": 4e-2}])))
+    out = capsys.readouterr().out
+    concludes_nothing(out, "when a product is there")
+    assert "○ not shown here: on a GPU" in out
+    pieces = [[run([{"compute_s": 0.4, "update_s": 0.01, "exchange_s": 0.0}])] for _ in range(3)]
+    monkeypatch.setattr(deeper, "sweep", lambda script, over, **_: Sweep(list(over), pieces))
+    lesson_00.show_pieces(alone, runs)
+    concludes_nothing(capsys.readouterr().out, "which of the four costs most")
 
 
 # --- The deeper sections ----------------------------------------------------------------------------------------------

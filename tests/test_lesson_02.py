@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from by_torchrun import torchrun
+from conftest import concludes_nothing, disturb
 
 import lesson_02
-from course_utils import Provenance, Run, Samples, published
+from course_utils import Provenance, Run, Samples, Sweep, published
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.results import RankResult
@@ -47,10 +48,7 @@ class Rates:
     """A sweep over the number of workers, as lesson_02 reads it."""
 
     def __init__(self, rates: dict[int, float], busy: float = 0.0):
-        self.rates, self.points, self.busy = rates, [{"workers": n} for n in rates], busy
-
-    def at(self, workers: int) -> list[Run]:
-        return [run([], busy=self.busy)]
+        self.rates, self.points, self.disturbed = rates, [{"workers": n} for n in rates], run([], busy=busy).disturbed
 
     def samples(self, key: str, workers: int) -> Samples:
         return Samples([self.rates[workers] * f for f in (0.99, 1.0, 1.01)], key)
@@ -110,13 +108,7 @@ def test_the_workers(
 
 def test_workers_that_had_no_core_to_themselves_prove_nothing(four_cores: Callable[[int], None], capsys: Out) -> None:
     slower: Any = {0: 500, 1: 300, 2: 300, 4: 300}
-    lesson_02.show_workers(Rates(slower, busy=1.5))  # type: ignore[arg-type]
-    assert "○ not shown here: several workers" in capsys.readouterr().out
     starved, fed = training(0, 0.04, 0.04), training(1, 0.001, 0.16)
-    busy = training(1, 0.001, 0.16)
-    busy.others = (1.2, 0.0)
-    lesson_02.show_starving(starved, busy)
-    assert "○ not shown here: with workers" in capsys.readouterr().out
     lesson_02.show_workers(Rates(slower))  # type: ignore[arg-type]
     assert "✗ the wrong way round here: several workers load" in capsys.readouterr().out
     lesson_02.show_starving(starved, fed)
@@ -271,6 +263,93 @@ def test_what_you_saw(fed: float, said: str) -> None:
     words = str(lesson_02.what_you_saw(alone, rates, training(0, 0.04, 0.04), training(2, fed, 0.04), streams()))
     assert said in words and "On 4 cores, 4 workers loaded 1,500" in words
     assert "Two workers made 24 samples of 12" in words
+
+
+# --- on a busy machine ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("guess", [..., 500, 5000])
+def test_a_disturbed_core_loads_no_number_of_images(guess: object, capsys: Out) -> None:
+    lesson_02.show_rate(disturb(run([{"images_per_s": 600.0, "batch": [20, 3, 224, 224]}])), guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how many images your core loads", guess)
+    assert "600" not in out and "such cores" not in out and "An A100 trains ResNet-50 on 2,470 a second." in out
+
+
+@pytest.mark.parametrize("guess", [..., 3, 6])
+@pytest.mark.parametrize("best", [1500, 300])
+def test_disturbed_workers_bring_nothing_that_we_could_see(best: float, guess: object, capsys: Out) -> None:
+    figure = lesson_02.show_workers(Rates({0: 500, 1: 480, 2: best, 4: best}, busy=1000.0), guess)  # type: ignore[arg-type]
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much several workers bring", guess)
+    assert "○ not shown here: several workers" in out and "One worker" not in out
+    assert figure_title(figure).startswith("Other programs used")
+
+
+@pytest.mark.parametrize("guess", [..., 50, 5])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_disturbed_training_does_not_say_what_it_waits_for(which: int, guess: object, capsys: Out) -> None:
+    """One of the two is enough."""
+    pair = [training(0, 0.04, 0.04), training(2, 0.001, 0.04)]
+    disturb(pair[which])
+    figure = lesson_02.show_starving(*pair, guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how long the model waits", guess)
+    assert "○ not shown here: with workers" in out and "%" not in out and "dollars" not in out and "2 more" in out
+    assert figure_title(figure).startswith("Other programs used")
+
+
+@pytest.mark.parametrize("guess", [..., 2, 10])
+def test_disturbed_copies_leave_what_was_published(guess: object, capsys: Out) -> None:
+    figure = lesson_02.show_copies(disturb(copied(returned_s=0.004)), guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how long your GPU's copies take", guess)
+    assert "○ not shown here: a copy from pinned" in out and "Published for an A100: 3.0 times." in out
+    assert "2.0 times" not in out and figure_title(figure).startswith("Other programs used")
+    lesson_02.show_copies(disturb(copied("emulated")), guess)
+    assert "Other programs" not in capsys.readouterr().out, "modelled time doesn't mind"
+
+
+def test_the_end_repeats_no_disturbed_number() -> None:
+    rates: Any = Rates({0: 500, 1: 480, 2: 950, 4: 1500})
+    alone, starved, fed = disturb(run([{"images_per_s": 500.0}])), training(0, 0.04, 0.04), training(2, 0.001, 0.04)
+    words = str(lesson_02.what_you_saw(alone, rates, starved, disturb(fed), streams()))
+    assert "Run sections 1 and 2 again" in words and "Run section 4 again" in words and "made 24 samples" in words
+    assert "500" not in words and "%" not in words and "times as fast" not in words
+
+
+def test_the_deeper_sections_conclude_nothing_from_disturbed_runs(capsys: Out) -> None:
+    records: Records = [
+        {"state": state, "lock_s": s, "before": 0, "after": 1024} for state, s in (("cold", 1e-3), ("warm", 1e-4))
+    ]
+    figure = deeper.on_locks(disturb(run([*records, {"nbytes": 4 << 20, "pages": 1024}])))
+    out = capsys.readouterr().out
+    concludes_nothing(out, "what locking costs")
+    assert "○ not shown here: locking" in out and figure and figure_title(figure).startswith("Other programs used")
+    figure = deeper.on_overlap(
+        disturb(run([{"way": w, "epoch_s": s} for w, s in (("in turns", 2), ("overlapped", 1))]))
+    )
+    out = capsys.readouterr().out
+    concludes_nothing(out, "what overlapping gains")
+    assert "○ not shown here: on a stream" in out and figure_title(figure).startswith("Other programs used")
+    stays = [
+        {"stay": stay, "epoch": e, "seen": 0 if stay else e, "first_batch_s": 0.1 / (1 + stay)}
+        for stay in (False, True)
+        for e in range(5)
+    ]
+    lesson_02.show_persistent(disturb(run(stays)))
+    out = capsys.readouterr().out
+    concludes_nothing(out, "which of them is faster")
+    assert "✓ new workers see" in out and "○ not shown here: persistent workers give" in out
+
+
+def test_a_disturbed_loader_is_no_test_of_the_prediction(capsys: Out) -> None:
+    loaded = disturb(run([{"load_s": 0.02, "began_s": 0.01}] * 48 + [{"images_per_s": 800.0}]))
+    swept = Sweep([{"workers": n} for n in (0, 1)], [[loaded] * 3] * 2)
+    shown = repr(lesson_02.show_predicted(deeper.Timed(0.02, 0.02, 0.01, 48, swept, swept.disturbed)))
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how good the prediction is")
+    assert "A batch really took" not in out and "Other programs used" in shown
 
 
 # --- the deeper sections ----------------------------------------------------------------------------------------------

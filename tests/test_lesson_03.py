@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import checks
+from conftest import checks, concludes_nothing, disturb
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lesson_03
-from course_utils import Run, Samples
+from course_utils import Run
 from course_utils.claims import ClaimError
 from course_utils.results import RankResult
-from lesson_03 import deeper, traffic
+from lesson_03 import deeper, threads, traffic
 
 Records = list[dict[str, object]]
 
@@ -244,13 +244,29 @@ def test_sum_or_mean(n: int, guess: Any, said: str, capsys: pytest.CaptureFixtur
         original(own_train, averaged, averaged, n, guess)
 
 
-def rates(threads: float, processes: float) -> dict[tuple[str, int], Samples]:
-    values = {("threads", 8): threads, ("processes", 8): processes, ("threads", 512): 1.8, ("processes", 512): 1.9}
-    return {key: Samples([v * 0.99, v, v * 1.01], "times the rate of one thread") for key, v in values.items()}
+def multiplied(two_threads: float, processes: float, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Run]]:
+    """The runs of `show_threads`, as they'll come; the list shows how often they were started."""
+    rates = {"one": {8: 1.0, 512: 1.0}, "threads": {8: two_threads, 512: 1.8}, "processes": {8: processes, 512: 1.9}}
+    started: list[dict[str, Run]] = []
+
+    def launched() -> dict[str, Run]:
+        started.append({})
+        for how, by_width in rates.items():
+            records: Records = [
+                {"width": width, "products_per_s": 1000 * v * f}
+                for width, v in by_width.items()
+                for f in (0.99, 1, 1.01)
+            ]
+            started[-1][how] = run(records)
+        return started[-1]
+
+    monkeypatch.setattr(threads, "_timed", {})
+    monkeypatch.setattr(threads, "_time_threads", launched)
+    return started
 
 
 @pytest.mark.parametrize(
-    ("threads", "processes", "guess", "said"),
+    ("two_threads", "processes", "guess", "said"),
     [
         (1.1, 2.0, ..., ["✓ with small operations", "there the lock hardly matters"]),
         (1.1, 2.0, "two", ["should be a number"]),
@@ -262,17 +278,40 @@ def rates(threads: float, processes: float) -> dict[tuple[str, int], Samples]:
     ],
 )
 def test_the_threads(
-    threads: float,
+    two_threads: float,
     processes: float,
     guess: Any,
     said: list[str],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(lesson_03, "_rates", lambda: rates(threads, processes))
+    started = multiplied(two_threads, processes, monkeypatch)
     lesson_03.show_threads(guess)
     out = capsys.readouterr().out
     assert all(words in out for words in said), out
+    lesson_03.show_threads(guess)
+    assert capsys.readouterr().out == out and len(started) == 1, "measured once"
+
+
+@pytest.mark.parametrize("guess", [..., 1.1, 2])
+def test_disturbed_threads_say_nothing_and_are_measured_again(
+    guess: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = multiplied(1.1, 2.0, monkeypatch)
+    lesson_03.show_threads()
+    capsys.readouterr()
+    disturb(started[0]["one"])
+    assert "Run section 5 again to see what two do" in threads.threads_you_saw()
+    assert "1.1 times" not in threads.threads_you_saw()
+    lesson_03.show_threads(guess)
+    assert len(started) == 2 and "✓ with small operations" in capsys.readouterr().out, "the cell run again measures"
+    monkeypatch.setattr(threads, "_time_threads", lambda: {name: disturb(r) for name, r in started[1].items()})
+    threads._timed.clear()
+    figure = lesson_03.show_threads(guess)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "what threads and processes do", guess)
+    assert "○ not shown here: with small operations" in out and "times" not in out
+    assert str(figure.mpl.get_suptitle()).startswith("Other programs used")
 
 
 @pytest.mark.parametrize(
@@ -286,15 +325,19 @@ def test_the_threads(
             ["✓ a step of DDP takes less time", "100 ms with DataParallel and 50 ms with DDP.", "3.00, 1.00 GiB"],
         ),
         (8, 0.2, ["○ not shown", "too close to tell, or your link is slow"]),
+        (2, -0.05, ["○ not shown", "meanwhile, so this says nothing about which is faster on your 2 GPUs. Close them"]),
     ],
 )
 def test_against_ddp(
     gpus: int, ddp_s: float, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A time below zero stands for one that other programs disturbed."""
+
     def launched(path: Path, ranks: Any, args: list[str], **_: Any) -> Run:
-        steps: Records = [{"step_s": (0.1 if args == ["dp"] else ddp_s) * f} for f in (0.99, 1.0, 1.01)]
+        steps: Records = [{"step_s": (0.1 if args == ["dp"] else abs(ddp_s)) * f} for f in (0.99, 1.0, 1.01)]
         peaks: Records = [{"peak_bytes": [3 * 2**30, 2**30] if args == ["dp"] else [2**30]}]
-        return run(*([steps + peaks] * (1 if args == ["dp"] else gpus)))
+        found = run(*([steps + peaks] * (1 if args == ["dp"] else gpus)))
+        return disturb(found) if ddp_s < 0 else found
 
     on_gpus(monkeypatch, gpus)
     monkeypatch.setattr(lesson_03, "launch", launched)
@@ -309,7 +352,7 @@ def test_what_you_saw(
     devices: int, said: str, counted: tuple[Run, dict[int, Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lesson_03, "counts", lambda: counted)
-    monkeypatch.setattr(lesson_03, "_rates", lambda: rates(1.1, 2.0))
+    multiplied(1.1, 2.0, monkeypatch)
     words = str(lesson_03.what_you_saw(run([{"devices": devices}]), [1.0, 3e7], [1.0, 0.1], 4))
     assert said in words and "24.0 MiB" in words and "30,000,000" in words and "1.1 times the small products" in words
 

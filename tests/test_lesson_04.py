@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT
+from conftest import ROOT, concludes_nothing, disturb
 from torch.utils.data import DistributedSampler
 
 import lesson_03
 import lesson_04
-from course_utils import Run, Samples, launch
+from course_utils import Run, Samples, Sweep, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.pages import AT_ONCE, SENTENCE_ENDS
@@ -150,6 +150,21 @@ def test_the_training(
     assert figure.mpl.axes and ("times as fast" in figure_title(figure)) == (step_s < 1)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_disturbed_training_does_not_say_what_ranks_bring(
+    which: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever of the two it was."""
+    pair = [trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path)]
+    disturb(pair[which])
+    figure = lesson_04.show_training(*pair)
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how much faster 2 ranks are")
+    assert "○ not shown here: several ranks train faster" in out and "✓ every image had its turn" in out
+    assert "2.0 times" not in out and "Recorded on AMD EPYC, 2 cores, 24 GiB, no GPU: 2 ranks were 1." in out
+    assert figure_title(figure).startswith("Other programs used") and "recorded on AMD EPYC" in figure.summary
+
+
 def test_an_image_that_no_rank_trained_on_is_seen(tmp_path: Path) -> None:
     with pytest.raises(ClaimError, match="every image had its turn"):
         lesson_04.show_training(trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path, lost=1))
@@ -215,6 +230,33 @@ def test_eight_gpus(
     assert "12.5 + 59.4 = 71.9 ms, and eight GPUs are 8 x 37.6 / 71.9 = 4.2 times as fast as one." in out
     assert "the published ones, 6.93 times: 24.2 hours. Just too long." in out
     assert "links carry 60 to 230 GB/s" in out and "once in 32 to 64" in out
+
+
+def test_a_disturbed_point_is_drawn_next_to_a_recorded_one_and_not_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    near, far = ({k: Samples([850 * k**p], "images_per_s") for k in (1, 2, 4, 8)} for p in (0.98, 0.66))
+    monkeypatch.setattr(lesson_04, "_emulated", lambda: (near, far, 95_000_000))
+    plain, ddp = trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path)
+    same, together = run([{"gap": 0.0}], [{"gap": 0.0}]), run([{"correct": 3}], [{"correct": 3}])
+    assert "recorded on" not in lesson_04.show_eight(plain, ddp).summary
+    assert "On 2 ranks it was 2.0 times as fast." in str(lesson_04.what_you_saw(plain, ddp, same, together))
+    capsys.readouterr()
+    assert "recorded on AMD EPYC" in lesson_04.show_eight(plain, disturb(ddp), 8).summary
+    out = capsys.readouterr().out
+    assert "meanwhile, so your machine's own points say nothing. Next to them are the recorded ones." in out
+    assert "You said 8: as most people" in out, "that bet is on emulated GPUs, and they don't mind"
+    words = str(lesson_04.what_you_saw(plain, ddp, same, together))
+    assert "run section 2 again to see what 2 ranks bring" in words and "2.0 times" not in words
+
+
+def test_a_disturbed_sweep_is_not_conclusive(capsys: pytest.CaptureFixture[str]) -> None:
+    alone, scaling = run([{"step_s": 1.0}]), Sweep([{"ranks": 1}], [[run([{"step_s": 1.0}])] * 3])
+    assert lesson_04.conclusive(alone, scaling) and capsys.readouterr().out == ""
+    assert not lesson_04.conclusive(alone, disturb(scaling))
+    out = capsys.readouterr().out
+    concludes_nothing(out, "how ranks scale")
+    assert "Recorded on AMD EPYC" in out
 
 
 @pytest.mark.parametrize(

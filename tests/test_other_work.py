@@ -5,17 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 
 from course_utils import sweeps
 from course_utils.engines import other_work
-from course_utils.engines.other_work import Look, look, others, warning
+from course_utils.engines.other_work import Look, disturbed, look, others
+from course_utils.launcher import busy_machine
+from course_utils.provenance import Provenance
+from course_utils.results import RankResult
 from course_utils.run import Run
+from course_utils.samples import Verdict
 
 
 @pytest.mark.parametrize(
@@ -48,9 +53,90 @@ def test_nothing_is_said_of_what_is_not_known(tmp_path: Path, monkeypatch: pytes
     [(1.4, 0.0, 2, True), (0.3, 0.0, 2, False), (1.4, 1.0, 2, False), (30.0, 34.0, 64, False), (70.0, 1.0, 8, True)],
 )
 def test_when_it_matters(other: float, free: float, cores: int, said: bool) -> None:
-    words = warning(other, free, cores)
-    assert bool(words) == said
-    assert not said or f"{min(other, cores):.1f} of {cores} cores" in words
+    words = disturbed([(other, free)], cores)
+    assert words == (f"Other programs used {min(other, cores):.1f} of {cores} cores meanwhile" if said else "")
+    assert disturbed([], cores) == "", "nothing is known"
+
+
+def measured(
+    *others: float | None, reports: Sequence[dict[str, object]] = ({"step_s": 0.1},), kind: str = "measured"
+) -> list[Run]:
+    """Runs on two cores of which other programs took so many; None where the system didn't say."""
+    ranks = [RankResult(0, 0, records=list(reports))]
+    return [
+        Run(ranks, "s.py", [], "", "warm", "1 rank.", 1.0, "", provenance=Provenance(kind),
+            others=None if taken is None else (taken, 2.0 - taken))
+        for taken in others
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("run", "sweeps"):
+        monkeypatch.setattr(f"course_utils.{module}.usable_cores", lambda: 2)
+
+
+@pytest.mark.parametrize(
+    ("taken", "kind", "says"),
+    [
+        (1.9, "measured", "Other programs used 1.9 of 2 cores meanwhile"),
+        (0.3, "measured", ""),
+        (None, "measured", ""),
+        (1.9, "emulated", ""),
+        (1.9, "recorded", ""),
+    ],
+)
+def test_a_run_says_whether_it_was_disturbed(taken: float | None, kind: str, says: str, two_cores: None) -> None:
+    (run,) = measured(taken, kind=kind)
+    assert run.disturbed == says
+    assert sweeps.Sweep([{}], [[run]]).disturbed == says
+
+
+@pytest.mark.parametrize(
+    ("points", "says"),
+    [
+        ([[0.0, 0.0, 1.9], [0.0, 1.9, 0.0]], False),  # the median of three doesn't mind one
+        ([[0.0, 0.0, 0.0], [0.0, 1.9, 1.9]], True),  # one point is enough to turn a comparison round
+        ([[None, None, 1.9], [0.0]], True),
+        ([[], [None]], False),
+        ([], False),
+    ],
+)
+def test_a_sweep_is_disturbed_where_half_the_repeats_of_a_point_are(
+    points: list[list[float | None]], says: bool, two_cores: None
+) -> None:
+    swept = sweeps.Sweep([{"n": i} for i in range(len(points))], [measured(*taken) for taken in points])
+    assert bool(swept.disturbed) == says
+
+
+def test_a_comparison_of_disturbed_runs_shows_nothing() -> None:
+    for status in ("shown", "not shown", "contradicted"):
+        verdict = Verdict(status, "1 s against 2 s")
+        assert verdict.unless("") is verdict
+        assert verdict.unless("Other programs were there") == Verdict("not shown", "other programs were there")
+
+
+@pytest.mark.parametrize(
+    ("reports", "says"),
+    [
+        ([{"step_s": 0.1}], True),
+        ([{"took_ms": 0.1}], True),
+        ([{"seconds": 0.1}], True),
+        ([{"images_per_s": 300.0, "loss": 1.0}], True),
+        ([{"copy_Bps": 1e9}], True),
+        ([{"total": 3}, {"loss": 0.5, "images": 64, "time": 1.7e9}], False),
+        ([{"samples_per_rank": 3, "peak_bytes": 10, "losses": 2}], False),
+        ([], False),
+    ],
+)
+def test_only_what_timed_something_hears_of_a_busy_machine(reports: list[dict[str, object]], says: bool) -> None:
+    machine: Any = SimpleNamespace(cores=2)
+    words = busy_machine(measured(1.9, reports=reports), machine)
+    assert words == says * (
+        "A busy machine. Other programs used 1.9 of 2 cores meanwhile, so these times are too long. Close them, then"
+        " run the cell again."
+    )
+    assert busy_machine(measured(0.1, reports=reports), machine) == ""
 
 
 SPIN = "import time\nwhile time.process_time() < {seconds}: pass"
@@ -94,12 +180,11 @@ def test_a_sweep_on_a_busy_machine_says_so_while_there_is_something_to_save(
     left = iter(used)
 
     def launch(*_: object, **__: object) -> Run:
-        mine = next(left)
-        return Run([], "s.py", [], "", "warm", "1 rank.", 1.0, "", others=(mine, 2.0 - mine))
+        return measured(next(left))[0]
 
     monkeypatch.setattr(sweeps, "launch", launch)
     monkeypatch.setattr(sweeps.Machine, "here", lambda: SimpleNamespace(cores=2))
     sweeps.sweep("s.py", {"ranks": [1]}, repeats=len(used))
     shown = capsys.readouterr().out
     assert " ".join(shown.split()).count(sweeps.MEASURE_AGAIN) == times
-    assert ("A busy machine: other programs used 1.9 of 2 cores" in shown) == (used == [1.9])
+    assert ("A busy machine. Other programs used 1.9 of 2 cores" in shown) == (used == [1.9])

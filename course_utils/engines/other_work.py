@@ -6,6 +6,7 @@ import os
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,24 +62,23 @@ def matter(other_cores: float, free_cores: float, cores: int) -> bool:
     return other_cores >= 0.2 * cores and free_cores <= 0.15 * cores
 
 
-def warning(other_cores: float, free_cores: float, cores: int) -> str:
-    """What to say of a launch on `cores` cores; empty when others didn't matter."""
+def disturbed(known: Iterable[Sequence[float]], cores: int) -> str:
+    """What other programs did during launches on `cores` cores, as the beginning of a sentence. Empty if they weren't
+    in the way. `known` has what `others` found of each; without any, nothing is known, and nothing is said."""
+    found = list(known)
+    if not found:
+        return ""
+    other_cores, free_cores = (statistics.median(column) for column in zip(*found, strict=True))
     if not matter(other_cores, free_cores, cores):
         return ""
-    return (
-        f"A busy machine: other programs used {min(other_cores, cores):.1f} of {cores} cores while this ran, so its"
-        " times are too long. Close them, then run the cell again."
-    )
+    return f"Other programs used {min(other_cores, cores):.1f} of {cores} cores meanwhile"
 
 
 def meanwhile(cores: int) -> str:
     """What else this machine did during the last launches, as a sentence; empty if there's nothing to tell from."""
     if not recent:
         return ""
-    other_cores, free_cores = (statistics.median(column) for column in zip(*recent, strict=True))
-    if not matter(other_cores, free_cores, cores):
+    found = disturbed(recent, cores)
+    if not found:
         return "No other program was in the way."
-    return (
-        f"Other programs used {min(other_cores, cores):.1f} of {cores} cores meanwhile, which can turn a result round:"
-        " close them, then run the measurement again."
-    )
+    return f"{found}, which can turn a result round: close them, then run the measurement again."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, guessed, say
+from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
 
 from .deeper import (
     explore_serial,
@@ -79,18 +79,21 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
     part_s = {part: samples.median for part, samples in parts.items()}
     losses = run.values("loss")
     first, last = (sum(some) / len(some) for some in (losses[:8], losses[-8:]))
-    say(
-        f"A step of {run.value('images')} images takes {sum(part_s.values()) * 1e3:.0f} ms."
-        f" {_on_part(guess, _longest(part_s))}"
-    )
-    say(
-        f"Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
-        f" {_on_bottleneck(predict.bottleneck(part_s))}"
-    )
+    if why := run.disturbed:
+        say_disturbed(why, "where a step's time goes", guess, "run both cells again")
+    else:
+        say(
+            f"A step of {run.value('images')} images takes {sum(part_s.values()) * 1e3:.0f} ms."
+            f" {_on_part(guess, _longest(part_s))}"
+        )
+        say(
+            f"Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
+            f" {_on_bottleneck(predict.bottleneck(part_s))}"
+        )
     say(f"The loss went from {first:.2f} to {last:.2f}: so few steps are only a beginning.")
-    claim("forward takes less time than backward", parts["forward"].faster_than(parts["backward"]))
+    claim("forward takes less time than backward", parts["forward"].faster_than(parts["backward"]).unless(why))
     more_checks({"the loss doesn't grow": last < 1.1 * first})
-    return figures.parts({"one step": parts})
+    return figures.parts({"one step": parts}, title=why or None)
 
 
 def _on_bottleneck(found: predict.Bottleneck) -> str:
@@ -125,11 +128,14 @@ def show_clocks(run: Run, guess: Guess = ...) -> None:
     """What a clock sees of a collective that it doesn't wait for."""
     asked, done = run.samples("asked_s"), run.samples("done_s")
     seen = asked.median / done.median
-    say(
-        f"The call comes back after {asked.median * 1e3:.2f} ms, and the sum is there after {done.median * 1e3:.1f} ms."
-        f" The hasty clock saw {seen:.1%}. {_on_clock(guess, 100 * seen)}"
-    )
-    claim("a clock that doesn't wait sees less than half", asked.faster_than(done, factor=2))
+    if why := run.disturbed:
+        say_disturbed(why, "how much a hasty clock sees", guess, "run both cells again")
+    else:
+        say(
+            f"The call comes back after {asked.median * 1e3:.2f} ms, and the sum is there after"
+            f" {done.median * 1e3:.1f} ms. The hasty clock saw {seen:.1%}. {_on_clock(guess, 100 * seen)}"
+        )
+    claim("a clock that doesn't wait sees less than half", asked.faster_than(done, factor=2).unless(why))
 
 
 def _on_clock(guess: Guess, percent: float) -> str:
@@ -147,19 +153,37 @@ def take_home() -> Program:
 
 def what_you_saw(first: Run, baseline: Run, alone: Sweep, runs: Sweep) -> Words:
     """The lesson in the reader's own numbers."""
-    part_s = {part: samples.median for part, samples in _step_parts(baseline).items()}
-    n, longest = WORLDS[-1], _longest(part_s)
-    shown = ahead(runs).status == "shown"
-    measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
-    if shown and speedup(runs) < FAR_BELOW * expected_speedup(alone, n) and (where := gap_in(runs)):
-        measured += f"; what's missing is in the {where}"
     return Words(
         [
             f"You started {first.world_size} ranks from a cell, and they shared ten images without asking anybody.",
-            f"A training step took {sum(part_s.values()) * 1e3:.0f} ms here, {part_s[longest] * 1e3:.0f} of them for"
-            f" {longest}.",
-            f"From one rank you predicted {expected_speedup(alone, n):.2f} times the speed on {n}, and {measured}.",
+            _step_you_saw(baseline),
+            _job_you_saw(alone, runs),
             f"On eight emulated A100, 24 hours become {sum(hours(EIGHT).values()):.1f}. With the test shared it's"
             f" {sum(hours(EIGHT, shared=True).values()):.1f}.",
         ]
     )
+
+
+def _step_you_saw(baseline: Run) -> str:
+    if baseline.disturbed:
+        return "While you timed a training step, other programs were in the way. Run section 2 again for its numbers."
+    part_s = {part: samples.median for part, samples in _step_parts(baseline).items()}
+    longest = _longest(part_s)
+    return (
+        f"A training step took {sum(part_s.values()) * 1e3:.0f} ms here, {part_s[longest] * 1e3:.0f} of them for"
+        f" {longest}."
+    )
+
+
+def _job_you_saw(alone: Sweep, runs: Sweep) -> str:
+    n = WORLDS[-1]
+    if disturbed(alone, runs):
+        return (
+            "While you timed the job, other programs were in the way. Run section 3 again to see what"
+            f" {'two' if n == 2 else n} ranks bring."
+        )
+    shown, expected = ahead(runs).status == "shown", expected_speedup(alone, n)
+    measured = f"you measured {speedup(runs):.2f}" if shown else "your machine was too busy to show it"
+    if shown and speedup(runs) < FAR_BELOW * expected and (where := gap_in(runs)):
+        measured += f"; what's missing is in the {where}"
+    return f"From one rank you predicted {expected:.2f} times the speed on {n}, and {measured}."

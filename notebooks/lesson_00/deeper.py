@@ -7,10 +7,22 @@ from typing import Any
 
 from course_utils import Run, Sweep, Verdict, claim, explore, figures, more_checks, predict, published, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import say
+from course_utils.pages import disturbed, say, say_disturbed
 from course_utils.table import Table
 
-from .job import DAY_H, HERE, SETTINGS, WORLDS, Guess, ahead, expected_speedup, seconds, serial_share, speedup
+from .job import (
+    DAY_H,
+    HERE,
+    SETTINGS,
+    WORLDS,
+    Guess,
+    ahead,
+    expected_speedup,
+    on_record,
+    seconds,
+    serial_share,
+    speedup,
+)
 
 PIECES = HERE / "programs" / "00_pieces.py"
 
@@ -22,25 +34,33 @@ def show_doubled(run: Run, guess: Guess = ...) -> Figure:
     loop, tensor = double_s["Python loop"], double_s["tensor, CPU"]
     times = loop[-1].median / tensor[-1].median
     said = f"You said {guess:g}." if isinstance(guess, (int, float)) else "You made no bet."
-    say(f"For {sizes[-1]:,} numbers the tensor is {times:.0f} times as fast. {said}")
+    if why := run.disturbed:
+        say_disturbed(why, "how much faster a tensor is", guess, "run both cells again")
+    else:
+        say(f"For {sizes[-1]:,} numbers the tensor is {times:.0f} times as fast. {said}")
     claim(
         "one tensor operation doubles a million numbers at least five times as fast as a loop",
-        tensor[-1].faster_than(loop[-1], factor=5),
+        tensor[-1].faster_than(loop[-1], factor=5).unless(why),
     )
-    claim("for ten numbers the loop is the faster one", loop[0].faster_than(tensor[0]))
+    claim("for ten numbers the loop is the faster one", loop[0].faster_than(tensor[0]).unless(why))
     curves = {how: (sizes, [each.map(lambda s: s * 1e6) for each in found]) for how, found in double_s.items()}
-    title = f"A tensor doubles a million numbers {times:.0f} times as fast as a loop"
+    title = why or f"A tensor doubles a million numbers {times:.0f} times as fast as a loop"
     return figures.lines(curves, xlabel="numbers", ylabel="microseconds", log="xy", title=title)
 
 
 def show_residuals(alone: Sweep, runs: Sweep) -> Figure:
-    """The job on all ranks, part by part, next to Amdahl's law."""
-    n = WORLDS[-1]
+    """The job on all ranks, part by part, next to Amdahl's law; the recorded one where these runs were disturbed."""
+    n, what = WORLDS[-1], "measured"
+    if why := disturbed(alone, runs):
+        say_disturbed(why, "what the law leaves out", again="run the cells of `alone` and `runs` again")
+        alone = runs = on_record(runs)
+        n = max(point["ranks"] for point in runs.points)
+        what = f"recorded on {runs.runs[0][0].provenance.machine.split(',')[0]}"
     expected = {"train": seconds(alone, "train_s", 1).median / n, "test": seconds(alone, "test_s", 1).median}
     measured = {key: seconds(runs, f"{key}_s", n) for key in ("train", "test", "job")}
     rows = [(key, expected[key], measured[key]) for key in expected]
     rows.append(("the whole job", sum(expected.values()), measured["job"]))
-    return figures.residuals(rows, unit="s", title=f"{n} ranks: predicted by Amdahl's law, and measured")
+    return figures.residuals(rows, unit="s", title=f"{n} ranks: predicted by Amdahl's law, and {what}")
 
 
 def show_pieces(alone: Sweep, runs: Sweep) -> Table:
@@ -55,6 +75,9 @@ def show_pieces(alone: Sweep, runs: Sweep) -> Table:
         "together": {"ranks": n, "batch_size": part},
     }
     timed = sweep(PIECES, over=list(points.values()), repeats=3, **SETTINGS)
+    if why := disturbed(timed, alone, runs):
+        again = f"run {'this cell' if timed.disturbed else 'the cells of `alone` and `runs`'} again"
+        say_disturbed(why, "which of the four costs most", again=again)
 
     def ms(point: str, what: str) -> float:
         return timed.samples(what, **points[point]).median * 1e3
@@ -77,7 +100,8 @@ def show_queue(queue_h: Mapping[int, float], alone: Sweep, runs: Sweep) -> Figur
     shown = ahead(runs).status == "shown"
     scaling = speedup(runs) if shown else expected_speedup(alone, n)
     if not shown:
-        say(f"Your sweep couldn't show a speed-up, so this takes Amdahl's: {scaling:.2f} on {n} ranks.")
+        lead = runs.disturbed or "Your sweep couldn't show a speed-up"
+        say(f"{lead}, so this takes Amdahl's: {scaling:.2f} on {n} ranks.")
     fit = predict.fit_amdahl({1: 1.0, n: 1 / scaling})
     run_h = {k: DAY_H * fit.time_s(k) / fit.time_s(1) for k in queue_h}
     finish_h = {k: queue_h[k] + run_h[k] for k in queue_h}
@@ -97,12 +121,16 @@ def show_queue(queue_h: Mapping[int, float], alone: Sweep, runs: Sweep) -> Figur
 def show_product(run: Run) -> None:
     """What a clock sees of a matrix product that it doesn't wait for."""
     asked, done = run.samples("asked_s"), run.samples("done_s")
-    say(
-        f"The call comes back after {asked.median * 1e3:.2f} ms, the product is there after {done.median * 1e3:.2f} ms."
-    )
+    if why := run.disturbed:
+        say_disturbed(why, "when a product is there", again="run both cells again")
+    else:
+        say(
+            f"The call comes back after {asked.median * 1e3:.2f} ms, the product is there after"
+            f" {done.median * 1e3:.2f} ms."
+        )
     sentence = "on a GPU a clock that doesn't wait misses most of a matrix product"
     if run.value("on_gpu"):
-        claim(sentence, asked.faster_than(done, factor=2))
+        claim(sentence, asked.faster_than(done, factor=2).unless(why))
     else:
         claim(sentence, None, why="no GPU")
 
@@ -125,6 +153,10 @@ def show_variables(run: Run) -> Table:
 def show_fit(alone: Sweep, runs: Sweep) -> None:
     """The serial part as it looks from outside."""
     n, inside = WORLDS[-1], serial_share(alone)
+    if why := disturbed(alone, runs):
+        say_disturbed(why, "what is serial", again="run the cells of `alone` and `runs` again")
+        claim("from outside at least as much looks serial", Verdict("not shown", "").unless(why))
+        return
     if ahead(runs).status != "shown":
         say("Your sweep couldn't show a speed-up. From outside everything looks serial then.")
         claim("from outside at least as much looks serial", None, why="there's no speed-up to explain")

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import guessed, say
+from course_utils.pages import disturbed, guessed, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "programs" / "00_job.py"
@@ -46,9 +46,16 @@ def seconds(runs: Sweep, key: str, ranks: int, shared: bool = False) -> Samples:
     return runs.samples(key, **point(runs, ranks, shared))
 
 
+def on_record(runs: Sweep) -> Sweep:
+    """The job as it was recorded on a named machine; these runs if nobody has recorded any."""
+    return next(iter(recorded.sweeps("00_runs")), runs)
+
+
 def serial_share(alone: Sweep) -> float:
-    """The part of the job's time on one rank that further ranks don't shorten: its test."""
-    train_s, test_s = (seconds(alone, key, 1).median for key in ("train_s", "test_s"))
+    """The part of the job's time on one rank that further ranks don't shorten: its test. Recorded, where other programs
+    disturbed these runs."""
+    trusted = on_record(alone) if alone.disturbed else alone
+    train_s, test_s = (seconds(trusted, key, 1).median for key in ("train_s", "test_s"))
     return test_s / (train_s + test_s)
 
 
@@ -60,6 +67,13 @@ def expected_speedup(alone: Sweep, n: int) -> float:
 def show_prediction(alone: Sweep) -> None:
     """What one rank says about all."""
     n = WORLDS[-1]
+    if why := alone.disturbed:
+        say_disturbed(why, "how much of the job is serial")
+        say(
+            f"Until then we take what was recorded on {_machine(on_record(alone))}: {serial_share(alone):.1%} is"
+            f" serial, and Amdahl expects {expected_speedup(alone, n):.2f} times the speed on {n} ranks."
+        )
+        return
     train_s, test_s = (seconds(alone, key, 1).median for key in ("train_s", "test_s"))
     say(
         f"On one rank: {train_s:.2f} s of training and {test_s:.2f} s of test. So {serial_share(alone):.1%} is serial,"
@@ -70,9 +84,13 @@ def show_prediction(alone: Sweep) -> None:
 def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
     """The speed-up over the number of ranks: bet, predicted, measured."""
     n, rate = WORLDS[-1], jobs_per_s(runs)
-    measured, expected = speedup(runs), expected_speedup(alone, n)
-    faster = claim(f"{'two' if n == 2 else n} ranks finish the job before one", ahead(runs), headline=True)
-    if faster:
+    measured, expected, why = speedup(runs), expected_speedup(alone, n), disturbed(alone, runs)
+    faster = claim(f"{'two' if n == 2 else n} ranks finish the job before one", ahead(runs).unless(why), headline=True)
+    if why:
+        say_disturbed(why, f"how much faster {n} ranks are", guess, "run the cells of `alone` and `runs` again")
+        say(f"{_as_recorded(runs)} Where a speed-up is needed below, we take Amdahl's {expected:.2f}.")
+        title = why
+    elif faster:
         one_s, all_s = (seconds(runs, "job_s", k).median for k in (1, n))
         said = [
             f"One rank took {one_s:.2f} s, and {n} took {all_s:.2f} s: {measured:.2f} times as fast, where Amdahl"
@@ -99,6 +117,20 @@ def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
     bet = {n: guess} if isinstance(guess, (int, float)) else {}
     curve = {k: expected_speedup(alone, k) for k in range(1, max(n, EIGHT) + 1)}
     return figures.speedup(rate, predicted=curve, guess=bet, recorded=elsewhere, title=title)
+
+
+def _machine(runs: Sweep) -> str:
+    return runs.runs[0][0].provenance.machine
+
+
+def _as_recorded(runs: Sweep) -> str:
+    """The speed-up of the recorded job, in a sentence."""
+    found = on_record(runs)
+    rate = jobs_per_s(found)
+    n = max(rate)
+    if found is runs:
+        return ""
+    return f"Recorded on {_machine(found)}: {n} ranks were {rate[n].median / rate[1].median:.2f} times as fast as one."
 
 
 def gap_in(runs: Sweep) -> str:
@@ -137,7 +169,7 @@ def _on_speedup(guess: Guess, measured: float) -> str:
 
 def ahead(runs: Sweep) -> Verdict:
     """Whether all ranks finish the job before one does. Where one was faster, the machine was too busy to tell."""
-    verdict = seconds(runs, "job_s", WORLDS[-1]).faster_than(seconds(runs, "job_s", 1))
+    verdict = seconds(runs, "job_s", WORLDS[-1]).faster_than(seconds(runs, "job_s", 1)).unless(runs.disturbed)
     return Verdict("not shown", verdict.detail) if verdict.status == "contradicted" else verdict
 
 
@@ -166,8 +198,12 @@ def show_shared_test(runs: Sweep) -> Figure:
     verdict = after_s.faster_than(before_s)
     if verdict.status == "contradicted":  # ranks that have to share a core gain nothing by sharing the work
         verdict = Verdict("not shown", f"{verdict.detail}; did each rank have a core to itself?")
-    faster = claim("the test is faster when the ranks share it", verdict)
-    if faster:
+    why = runs.disturbed
+    faster = claim("the test is faster when the ranks share it", verdict.unless(why))
+    if why:
+        say_disturbed(why, "what sharing the test gains", again="run the cell of `runs` again")
+        rows |= _recorded_rows(runs)
+    elif faster:
         before_ms, after_ms = before_s.median * 1e3, after_s.median * 1e3
         one_s = seconds(runs, "job_s", 1).median
         then = f" {speedup(runs):.2f} times the speed of one rank becomes {one_s / job_after_s:.2f}."
@@ -187,7 +223,21 @@ def show_shared_test(runs: Sweep) -> Figure:
         if faster
         else "Too close to tell what sharing the test gains"
     )
-    return figures.parts(rows, title=title)
+    return figures.parts(rows, title=why or title)
+
+
+def _recorded_rows(runs: Sweep) -> dict[str, dict[str, Samples]]:
+    """The recorded job's bars, on the most ranks that it ran on, with the test on rank 0 and shared."""
+    found = on_record(runs)
+    if found is runs:
+        return {}
+    n = max(point["ranks"] for point in found.points)
+    return {
+        f"recorded on {_machine(found).split(',')[0]}:\n{n} ranks, {name}": {
+            key: seconds(found, f"{key}_s", n, shared) for key in ("train", "test")
+        }
+        for name, shared in (("test on rank 0", False), ("test shared", True))
+    }
 
 
 # --- On eight GPUs ----------------------------------------------------------------------------------------------------
@@ -234,7 +284,10 @@ def show_eight(bet: Guess = ..., alone: Sweep | None = None) -> Figure:
     if alone is not None:
         share, here = one["test"] / DAY_H, serial_share(alone)
         why = " A device isn't equally fast at training and at testing." if abs(share - here) > 0.03 else ""
-        say(f"The test is {share:.0%} of the day on an A100, and {here:.0%} of the job on your device.{why}")
+        if alone.disturbed:
+            say(f"The test is {share:.0%} of the day on an A100. On your device other programs were in the way.")
+        else:
+            say(f"The test is {share:.0%} of the day on an A100, and {here:.0%} of the job on your device.{why}")
     more_checks(
         {
             "the test takes as long with eight as with one": abs(rank_0["test"] / one["test"] - 1) < 0.02,

@@ -6,12 +6,13 @@ import functools
 import math
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, Verdict, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, guessed, say
+from course_utils.pages import Program, Words, guessed, say, say_disturbed
 from course_utils.predict import BreakEven
 from course_utils.units import readable
 
@@ -66,10 +67,8 @@ def show_painting(eager: Run) -> Figure:
     """The picture after the first and after the last step, and how long a step took."""
     losses, step_s = eager.values("loss"), _later(eager, "eager")
     pictures = eager.values("picture")
-    say(
-        f"{len(losses)} steps of {readable('s', step_s.median)}, and the loss fell from {losses[0]:.2g} to"
-        f" {losses[-1]:.2g}."
-    )
+    of = "" if eager.disturbed else f" of {readable('s', step_s.median)}"
+    say(f"{len(losses)} steps{of}, and the loss fell from {losses[0]:.2g} to {losses[-1]:.2g}.")
     say("It's a sunset, if you squint.")
     more_checks({"it learned to paint": losses[-1] < losses[0] / 2, "two pictures came back": len(pictures) == 2})
     names = ["after one step", f"after {len(losses)} steps"]
@@ -79,9 +78,12 @@ def show_painting(eager: Run) -> Figure:
 def show_one_line(run: Run, guess: Guess = ...) -> Figure:
     """The first compiled step, and the later ones next to eager mode's."""
     first, later, eager = _first_s(run), _later(run, "compiled"), _later(run, "eager")
-    times, written = eager.median / later.median, _wrote_code(run)
-    say(f"The first compiled step took {readable('s', first)}. {_on_first(guess, first)}")
-    verdict = later.faster_than(eager) if written else None
+    times, written, why = eager.median / later.median, _wrote_code(run), run.disturbed
+    if why:
+        say_disturbed(why, "what compiling costs and what it gains", guess, "run both cells again")
+    else:
+        say(f"The first compiled step took {readable('s', first)}. {_on_first(guess, first)}")
+    verdict = later.faster_than(eager).unless(why) if written else None
     faster = claim("compiled, a training step is faster", verdict, why="" if written else NO_COMPILER, headline=True)
     gap = _loss_gap(run)
     claim("compiled, it's the same training", gap < 1e-2, why=f"the losses differ by {gap:.0e} of their size at most")
@@ -99,6 +101,8 @@ def show_one_line(run: Run, guess: Guess = ...) -> Figure:
         title = f"Once compiled, a step is {times:.1f} times as fast"
     elif not written:
         title = "Without a C++ compiler nothing gets faster"
+    elif why:
+        title = why
     else:
         say(
             f"Too close to tell: {readable('s', later.median)} compiled, {readable('s', eager.median)} in eager mode."
@@ -122,7 +126,15 @@ def _on_first(guess: Guess, first: float) -> str:
 
 def show_break_even(run: Run, guess: Guess = ...) -> Figure:
     """After how many steps the compile time is paid back, as a line through what was measured has it."""
-    model = paid(run)
+    model = _paid(run)
+    curves = [_total(run, name) for name in ("eager", "compiled")]
+    if run.disturbed:
+        say_disturbed(run.disturbed, _AFTER_HOW_MANY, guess, "run the cell of `one_line` again")
+        drawn = {
+            name: ([n for n, _ in curve], [s for _, s in curve])
+            for name, curve in zip(("eager", "compiled"), curves, strict=True)
+        }
+        return figures.lines(drawn, "steps", "seconds since the first of them began", title=run.disturbed)
     if not math.isfinite(model.calls):
         say(f"A compiled step saved nothing here, so nothing pays it back. {_on_steps(guess, model.calls)}")
     else:
@@ -144,7 +156,6 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
         else "A compiled step saves nothing here"
     )
     bet = guess if isinstance(guess, (int, float)) else ...
-    curves = [_total(run, name) for name in ("eager", "compiled")]
     return break_even(curves[0], [curves[1]], model, bet, title=title, reach=reach, unit_name="steps")
 
 
@@ -161,7 +172,19 @@ def _on_steps(guess: Guess, steps: float) -> str:
     return f"You said {guess:,.0f}. It comes {more}: divide what compiling costs by what one step saves."
 
 
-def paid(run: Run) -> BreakEven:
+_AFTER_HOW_MANY = "after how many steps compiling is paid back"
+
+
+def paid(run: Run) -> BreakEven | None:
+    """What compiling costs, and a step before and after. None where other programs disturbed the run."""
+    if run.disturbed:
+        say_disturbed(run.disturbed, _AFTER_HOW_MANY, again="run the cell of `one_line` again")
+        say("Until then the controls begin at invented numbers.")
+        return None
+    return _paid(run)
+
+
+def _paid(run: Run) -> BreakEven:
     """What compiling costs, and a step before and after, as `run` measured them."""
     later = _later(run, "compiled").median
     return BreakEven(max(0.0, _first_s(run) - later), _later(run, "eager").median, later)
@@ -237,21 +260,16 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
     slope = {v: (run.samples("call_s", version=v, n=20).median - ten[v].median) / 10 * 1e6 for v in ten}
     entry = {v: ten[v].median * 1e6 - 10 * slope[v] for v in ten}
     say(f"PyTorch says: {run.value('warning')}")
-    say(
-        f"Scripted, ten products take {ten['script'].median * 1e6:.1f} µs."
-        f" {_on_script(guess, ten['script'].median * 1e6)}"
-    )
-    if min(slope["eager"], slope["script"]) > 0:
-        each = ", ".join(f"{slope[v]:.2f} µs {words}" for v, words in HOW.items())
-        none = ", ".join(
-            f"{f'{entry[v]:.2f} µs' if entry[v] > 0.05 else 'too little to measure'} {words}"
-            for v, words in HOW.items()
-        )
-        say(f"One more product costs {each}. Getting in and out costs {none}.")
+    if why := run.disturbed:
+        say_disturbed(why, "what scripting gains", guess, "run both cells again")
     else:
-        say("What one more product costs is too close to tell: twenty took no longer than ten. Run the cell again.")
+        say(
+            f"Scripted, ten products take {ten['script'].median * 1e6:.1f} µs."
+            f" {_on_script(guess, ten['script'].median * 1e6)}"
+        )
+        say(_on_one_more(slope, entry))
     famous = Verdict("shown" if times < case.observed else "not shown", f"{times:.1f} against {case.observed}")
-    claim("the famous example gains less here than where it got famous", famous)
+    claim("the famous example gains less here than where it got famous", famous.unless(why))
     script, trace, optimised = (run.value(graph) for graph in ("script", "trace", "optimised"))
     more_checks(
         {
@@ -266,7 +284,18 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
     }
     bet = {"script": guess * 1e-6 if isinstance(guess, (int, float)) else ...}
     title = f"Scripting gains {times:.1f} times here; {case.observed} times were published"
-    return figures.bars({**ten, **there}, guess=bet, title=title)
+    return figures.bars({**ten, **there}, guess=bet, title=why or title)
+
+
+def _on_one_more(slope: Mapping[str, float], entry: Mapping[str, float]) -> str:
+    """What one more product costs each version, and what it costs to get in and out, both in µs."""
+    if min(slope["eager"], slope["script"]) <= 0:
+        return "What one more product costs is too close to tell: twenty took no longer than ten. Run the cell again."
+    each = ", ".join(f"{slope[v]:.2f} µs {words}" for v, words in HOW.items())
+    none = ", ".join(
+        f"{f'{entry[v]:.2f} µs' if entry[v] > 0.05 else 'too little to measure'} {words}" for v, words in HOW.items()
+    )
+    return f"One more product costs {each}. Getting in and out costs {none}."
 
 
 def _on_script(guess: Guess, us: float) -> str:
@@ -286,9 +315,11 @@ def take_home() -> Program:
 
 def what_you_saw(one_line: Run, breaks: Run, again: Run, classic: Run) -> Words:
     """The lesson in the reader's own numbers."""
-    model, first = paid(one_line), _first_s(one_line)
+    model, first = _paid(one_line), _first_s(one_line)
     saved = model.before_s / model.after_s
-    if not _wrote_code(one_line):
+    if one_line.disturbed:
+        pays = "While you timed one line, other programs were in the way. Run section 2 again to see what it brings."
+    elif not _wrote_code(one_line):
         pays = "Without a C++ compiler torch.compile couldn't make anything faster here."
     elif not math.isfinite(model.calls):
         pays = f"One line cost {readable('s', first)} and saved nothing here."
@@ -299,13 +330,16 @@ def what_you_saw(one_line: Run, breaks: Run, again: Run, classic: Run) -> Words:
         )
     ten = {v: classic.samples("call_s", version=v, n=10).median * 1e6 for v in ("eager", "script")}
     case = next(case for case in published.cases("times_faster", prefix=PUBLISHED))
+    here = f"{ten['eager']:.1f} µs in eager mode and {ten['script']:.1f} µs scripted here,"
+    if classic.disturbed:
+        here = "too disturbed to tell here,"
     return Words(
         [
             pays,
             f"An if on a tensor cut one graph into {breaks.value('graphs', name='watched')}. A counter in Python made"
             f" the compiler start {again.values('compiled', name='counter')[-1]} times, and all batch sizes together"
             f" {again.values('compiled', name='sizes')[-1]} times.",
-            f"TorchScript's ten products: {ten['eager']:.1f} µs in eager mode and {ten['script']:.1f} µs scripted here,"
+            f"TorchScript's ten products: {here}"
             f" {case.inputs['before_us']} and {case.inputs['after_us']} µs as published.",
         ]
     )

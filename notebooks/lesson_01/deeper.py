@@ -9,7 +9,7 @@ from types import EllipsisType
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import say
+from course_utils.pages import say, say_disturbed
 from course_utils.predict import BreakEven, crossing
 
 from .compile_figures import Points, break_even, ratios
@@ -32,11 +32,14 @@ def show_won(run: Run, guess: Mapping[str, Guess]) -> Figure:
     slow = [case for case in gain if gain[case].q3 < 1]
     told = f"faster: {'; '.join(fast)}. Slower: {'; '.join(slow)}"
     both_kinds = len(fast) >= 4 and len(slow) >= 2
+    if why := run.disturbed:
+        say_disturbed(why, "what became faster", again="run both cells again")
     claim(
         "four of the functions or more are at least 4 times as fast, and two or more are slower",
-        Verdict("shown" if both_kinds else "not shown", told),
+        Verdict("shown" if both_kinds else "not shown", told).unless(why),
     )
-    return ratios({case: {"script": ratio} for case, ratio in gain.items()}, guess=guess)
+    found = {case: {"script": ratio} for case, ratio in gain.items()}
+    return ratios(found, guess=guess, title=why or None)
 
 
 def before_and_after(run: Run, case: str) -> None:
@@ -66,18 +69,19 @@ def show_products(won: Run) -> None:
 def show_threads(run: Run, guess: Mapping[str, Guess], cores: int) -> Figure:
     """What a second thread gains, for eager and for scripted code."""
     both = {version: run.samples("gain", version=version) for version in ("eager", "script")}
-    for version in both:
+    if why := run.disturbed:
+        say_disturbed(why, "what a second thread gains", again="run both cells again")
+    for version in both if not why else ():
         one, two = (run.samples(f"{n}_per_s", version=version).median for n in ("one", "two"))
         say(f"{version}: {one:,.0f} calls a second in one thread, {two:,.0f} in two")
     enough = cores >= 2 and run.value("gil")
-    why = "" if enough else "needs two cores" if cores < 2 else "this Python has no lock"
     claim(
         "scripted code gains more from a second thread than eager code",
-        both["script"].more_than(both["eager"]) if enough else None,
-        why=why,
+        both["script"].more_than(both["eager"]).unless(why) if enough else None,
+        why="" if enough else "needs two cores" if cores < 2 else "this Python has no lock",
     )
     told = ", ".join(f"{version} {ratio.median:.2f}" for version, ratio in both.items())
-    title = f"What two threads do, over one: {told}"
+    title = why or f"What two threads do, over one: {told}"
     return figures.bars(both, guess=guess, unit="", ylabel="calls a second, two threads over one", title=title)
 
 
@@ -86,17 +90,20 @@ def show_race(race: Run, model: BreakEven, guess: Guess = ...) -> Figure:
     eager, compiled = _curves(race)
     paid = Samples([crossing(eager, curve) for curve in compiled], "calls", race.provenance)
     met = 0.5 <= paid.median / model.calls <= 2
+    if race.disturbed:
+        say_disturbed(race.disturbed, "when compiling is paid back", guess, "run the cell of `race` again")
     verdict = Verdict("shown" if met else "not shown", f"{paid.median:.0f} against {model.calls:.0f}")
     why = "" if race.value("writes_code") else "no C++ compiler: nothing was made faster"
     claim(
         "compiling is paid back after as many calls as predicted, within a factor of 2",
-        None if why else verdict,
+        None if why else verdict.unless(race.disturbed),
         why=why,
     )
     steady = _steady(race)
-    three_times = steady["compiled 2"].faster_than(steady["eager"], factor=3)
+    three_times = steady["compiled 2"].faster_than(steady["eager"], factor=3).unless(race.disturbed)
     claim("the fused chain is at least 3 times as fast as the eager one", None if why else three_times, why=why)
-    return break_even(eager, compiled, predicted=model, guess=guess)
+    title = race.disturbed or None
+    return break_even(eager, compiled, predicted=model, guess=guess, title=title)
 
 
 def show_residuals(race: Run, model: BreakEven) -> object:
@@ -107,28 +114,33 @@ def show_residuals(race: Run, model: BreakEven) -> object:
     step_2 = replace(step_1, before_s=steady["eager"].median)
     step_3 = replace(step_2, after_s=steady["compiled 2"].median)
     paid = Samples([crossing(eager, curve) for curve in compiled], "calls")
-    say(
-        f"predicted {model.calls:.0f} calls; with the C of the chain {step_1.calls:.0f}, with its e as well"
-        f" {step_2.calls:.0f}, with its c {step_3.calls:.0f}. Measured: {paid.median:.0f}"
-    )
+    if why := race.disturbed:
+        say_disturbed(why, "where the prediction was off", again="run the cell of `race` again")
+    else:
+        say(
+            f"predicted {model.calls:.0f} calls; with the C of the chain {step_1.calls:.0f}, with its e as well"
+            f" {step_2.calls:.0f}, with its c {step_3.calls:.0f}. Measured: {paid.median:.0f}"
+        )
     rows = [
         ("compiling, C", model.once_s, first),
         ("eager call, e", model.before_s, steady["eager"]),
         ("compiled call, c", model.after_s, steady["compiled 2"]),
     ]
-    return figures.residuals(rows, unit="s", title="Where the prediction was off")
+    return figures.residuals(rows, unit="s", title=why or "Where the prediction was off")
 
 
 def show_forked(run: Run, cores: int) -> Figure:
     """Two branches one after the other, and forked."""
     turns = {v: run.samples("call_s", version=v) for v in ("in turn", "forked")}
+    if why := run.disturbed:
+        say_disturbed(why, "what forking gains", again="run both cells again")
     claim(
         "two forked branches end sooner than one after the other",
-        turns["forked"].faster_than(turns["in turn"]) if cores >= 2 else None,
+        turns["forked"].faster_than(turns["in turn"]).unless(why) if cores >= 2 else None,
         why="" if cores >= 2 else "needs two cores",
     )
     share = turns["forked"].median / turns["in turn"].median
-    return figures.bars(turns, title=f"Forked, both branches take {share:.2f} of the time")
+    return figures.bars(turns, title=why or f"Forked, both branches take {share:.2f} of the time")
 
 
 def _curves(race: Run) -> tuple[Points, list[Points]]:

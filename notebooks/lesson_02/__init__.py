@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import (
-    Machine,
-    Provenance,
-    Run,
-    Samples,
-    Sweep,
-    Verdict,
-    claim,
-    figures,
-    launch,
-    more_checks,
-    published,
-)
+from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, guessed, say
+from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
 
+from .copies import published_copies, run_copies, show_copies
 from .deeper import (
     bar,
-    cluster_for_a_gpu,
     show_ahead,
     show_deaths,
     show_draws,
@@ -76,8 +64,6 @@ TAKE_HOME = HERE / "take_home" / "02_loading.py"
 A100_IMAGES_PER_S = 2470
 PRICE = 3.0  # dollars an hour for an H100, as in the lesson's first paragraph
 NIGHT_H = 12
-BATCH_MIB = 100  # what the program of section 5 copies
-BUSY = 0.3  # cores that other programs used meanwhile
 SEEN = 12  # samples of the stream in section 6
 
 Guess = float | int | str | EllipsisType | None
@@ -89,6 +75,11 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
     """How many images one core loads in a second, and what that makes of an A100."""
     rate = alone.value("images_per_s")
     cores, busy = math.ceil(A100_IMAGES_PER_S / rate), rate / (rate + A100_IMAGES_PER_S)
+    more_checks({"a batch is 20 images of 3 x 224 x 224": alone.value("batch") == [20, 3, 224, 224]})
+    if why := alone.disturbed:
+        say_disturbed(why, "how many images your core loads", guess, "run both cells again")
+        say(f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} a second.")
+        return
     say(f"Your core loads {rate:,.0f} images a second. {_on_rate(guess, rate)}")
     if busy < 0.5:
         say(
@@ -97,7 +88,6 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
         )
     else:
         say(f"That's a fast core: an A100 trains ResNet-50 on {A100_IMAGES_PER_S:,}, and would wait {1 - busy:.0%}.")
-    more_checks({"a batch is 20 images of 3 x 224 x 224": alone.value("batch") == [20, 3, 224, 224]})
 
 
 def _on_rate(guess: Guess, rate: float) -> str:
@@ -124,12 +114,16 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
     rate = {n: measured.samples("images_per_s", workers=n) for n in counts}
     cores, best = Machine.here().cores, max(counts, key=lambda n: rate[n].median)
     times, one = rate[best].median / rate[0].median, rate[1].median / rate[0].median
+    why = measured.disturbed
     helps = claim(
         "several workers load more images a second than the loop alone",
-        _fair(rate[max(best, 2)].more_than(rate[0]), [run for n in counts for run in measured.at(workers=n)]),
+        _fair(rate[max(best, 2)].more_than(rate[0])).unless(why),
         headline=True,
     )
-    if helps:
+    if why:
+        say_disturbed(why, "how much several workers bring", guess)
+        title = why
+    elif helps:
         say(f"{bar(best)}: {times:.1f} times the images a second of none, on {_cores(cores)}.")
         say(_on_times(guess, times, cores))
         title = f"{bar(best)}: {times:.1f} times the images a second of none"
@@ -137,7 +131,7 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
         few = "One core can't load twice as fast, however many share it." if cores == 1 else ""
         say(few or "Too close to tell. Other programs may be using your cores: close them and run the cell again.")
         title = f"Images a second on {_cores(cores)}"
-    if abs(one - 1) < 0.25:
+    if not why and abs(one - 1) < 0.25:
         say(f"One worker is about as fast as none ({one:.1f} times): the same work, in another process.")
     more_checks({"every number of workers was measured": all(len(samples) > 1 for samples in rate.values())})
     return figures.bars({bar(n): rate[n] for n in counts}, title=title)
@@ -176,19 +170,16 @@ def show_starving(starved: Run, fed: Run, guess: Guess = ...) -> Figure:
     """What the model waits for, without workers and with them. Claims that with them a step takes less time."""
     workers, device = _workers_of(fed), _device(starved)
     before, after = waiting_share(starved), waiting_share(fed)
-    say(f"Without workers {device} waits for images {before:.0%} of the time. {_on_share(guess, before)}")
-    lost = before * NIGHT_H * PRICE
-    say(f"If your H100 waited as long, that would be {lost:.0f} of the {NIGHT_H * PRICE:g} dollars of a night.")
-    load_s, step_s = (_later(starved, name).median for name in ("wait_s", "step_s"))
-    needed = max(1, math.ceil(load_s / step_s))
-    limit = "" if needed <= workers else f", but {_cores(Machine.here().cores)} have room for {workers}"
-    say(
-        f"A batch takes {load_s * 1e3:.0f} ms to load and a step {step_s * 1e3:.0f}:"
-        f" {bar(needed)} should hide it{limit}."
-    )
-    slow, fast = _whole_step(starved), _whole_step(fed)
-    faster = claim("with workers the same training takes less time", _fair(fast.faster_than(slow), [starved, fed]))
-    if faster:
+    slow, fast, why = _whole_step(starved), _whole_step(fed), disturbed(starved, fed)
+    if why:
+        say_disturbed(why, f"how long {device} waits", guess, "run both cells again")
+    else:
+        _say_waiting(starved, workers, guess)
+    verdict = _fair(fast.faster_than(slow)).unless(why)
+    faster = claim("with workers the same training takes less time", verdict)
+    if why:
+        title = why
+    elif faster:
         say(f"With {bar(workers)} it waits {after:.0%}, and trains {slow.median / fast.median:.1f} times as fast.")
         title = f"Without workers {device} waits {before:.0%} of the time, with {bar(workers)} {after:.0%}"
     else:
@@ -212,10 +203,25 @@ def show_starving(starved: Run, fed: Run, guess: Guess = ...) -> Figure:
     )
 
 
-def _fair(verdict: Verdict, runs: Sequence[Run]) -> Verdict:
-    """Workers that had no core to themselves, on a machine with one or one that was busy, prove nothing."""
-    busy = Machine.here().cores == 1 or any(run.others and run.others[0] > BUSY for run in runs)
-    return Verdict("not shown", verdict.detail) if busy and verdict.status == "contradicted" else verdict
+def _say_waiting(starved: Run, workers: int, guess: Guess) -> None:
+    """What the loop alone waits for, what that costs, and how many workers would hide it."""
+    before = waiting_share(starved)
+    say(f"Without workers {_device(starved)} waits for images {before:.0%} of the time. {_on_share(guess, before)}")
+    lost = before * NIGHT_H * PRICE
+    say(f"If your H100 waited as long, that would be {lost:.0f} of the {NIGHT_H * PRICE:g} dollars of a night.")
+    load_s, step_s = (_later(starved, name).median for name in ("wait_s", "step_s"))
+    needed = max(1, math.ceil(load_s / step_s))
+    limit = "" if needed <= workers else f", but {_cores(Machine.here().cores)} have room for {workers}"
+    say(
+        f"A batch takes {load_s * 1e3:.0f} ms to load and a step {step_s * 1e3:.0f}:"
+        f" {bar(needed)} should hide it{limit}."
+    )
+
+
+def _fair(verdict: Verdict) -> Verdict:
+    """Workers that have no core to themselves prove nothing."""
+    alone = Machine.here().cores == 1
+    return Verdict("not shown", verdict.detail) if alone and verdict.status == "contradicted" else verdict
 
 
 def _on_share(guess: Guess, share: float) -> str:
@@ -228,64 +234,6 @@ def _on_share(guess: Guess, share: float) -> str:
     if guess < 100 * share:
         return f"You said {guess:g}%. It's easy to miss: the loss falls, and no line of your program says *wait*."
     return f"You said {guess:g}%: your cores are better than their reputation."
-
-
-def run_copies(script: Path | str) -> Run:
-    """Launch section 5's program on this machine's GPU, or else on an emulated A100."""
-    return launch(script, 1, quiet=True, cluster=cluster_for_a_gpu())
-
-
-def show_copies(run: Run, guess: Guess = ...) -> Figure:
-    """How long a batch takes from pageable and from pinned memory, and when the call came back. Copies of an emulated
-    GPU take modelled time, so without a GPU of your own the bet is judged by what was published."""
-    kinds = ("pageable", "pinned", "pinned, non_blocking")
-    took = {kind: run.samples("took_s", what=kind) for kind in kinds}
-    back_s, whole_s = run.samples("returned_s", what=kinds[2]).median, took[kinds[2]].median
-    emulated = run.provenance.kind == "emulated"
-    real = published_copies()
-    shown: dict[str, Any] = {} if emulated else dict(took)
-    source = Provenance("published", "A100")
-    for kind, seconds in real.items():
-        shown[kind if emulated else f"{kind}, A100"] = Samples([seconds], "took_s", source)
-    times = real["pageable"] / real["pinned"] if emulated else took["pageable"].median / took["pinned"].median
-    where = "On an A100, as published," if emulated else "On your GPU"
-    say(f"{where} a copy from pageable memory takes {times:.1f} times as long. {_on_copy(guess, times)}")
-    say(
-        f"That's {BATCH_MIB / 1e3 * 1.048576 / real['pinned']:.0f} GB/s from pinned memory, in a real loop, where the"
-        " link could carry 31."
-        if emulated
-        else f"Published for an A100: {real['pageable'] / real['pinned']:.1f} times."
-    )
-    device = "Our program ran on an emulated A100, whose copies take modelled time: w" if emulated else "W"
-    say(
-        f"{device}ith non_blocking=True the call came back after {back_s * 1e3:.2f} ms, and the copy took"
-        f" {whole_s * 1e3:.1f} ms{' in our model' * emulated}."
-    )
-    verdict = None if emulated else took["pinned"].faster_than(took["pageable"])
-    claim("a copy from pinned memory takes less time", verdict, why="needs a GPU" if emulated else "")
-    more_checks({"non_blocking comes back before the copy is done": back_s < 0.5 * whole_s})
-    title = f"{where} pageable memory takes {times:.1f} times as long as pinned"
-    return figures.bars(shown, ylabel=f"time to copy {BATCH_MIB} MiB (ms)", title=title)
-
-
-def _on_copy(guess: Guess, times: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess / times - 1) < 0.25:
-        return f"You said {guess:g}: that's it."
-    if guess > times:
-        return f"You said {guess:g}. The detour is cheaper than that: it's one more copy, by a CPU that's good at it."
-    return f"You said {guess:g}. The CPU has to touch every byte before the GPU gets it."
-
-
-def published_copies() -> dict[str, float]:
-    """Seconds that a batch of 100 MiB takes to an A100, as published: what the epoch took beyond one whose copies
-    hide, for each of its ten batches."""
-    cases = {case.id.removeprefix("copy-a100-"): case for case in published.cases("copy_pass")}
-    hidden = cases["non-blocking"].observed
-    return {name: (cases[name].observed - hidden) / cases[name].inputs["copies"] for name in ("pageable", "pinned")}
 
 
 def show_streams(run: Run, guess: Guess = ...) -> Figure:
@@ -321,28 +269,41 @@ def take_home() -> Program:
 
 def what_you_saw(alone: Run, measured: Sweep, starved: Run, fed: Run, streams: Run) -> Words:
     """The lesson in the reader's own numbers."""
+    made = len(sum(_by_worker(streams, "as it stands"), []))
+    return Words(
+        [
+            _loading_you_saw(alone, measured),
+            _waiting_you_saw(starved, fed),
+            f"Two workers made {made} samples of {SEEN}, without an error.",
+        ]
+    )
+
+
+def _loading_you_saw(alone: Run, measured: Sweep) -> str:
+    if disturbed(alone, measured):
+        return "While you loaded images, other programs were in the way. Run sections 1 and 2 again for your rates."
     rate = alone.value("images_per_s")
     counts = sorted({point["workers"] for point in measured.points})
     medians = {n: measured.samples("images_per_s", workers=n).median for n in counts}
     best = max((n for n in counts if n), key=lambda n: medians[n])
-    faster = _whole_step(fed).faster_than(_whole_step(starved)).status == "shown"
-    gained = (
-        f"{_whole_step(starved).median / _whole_step(fed).median:.1f} times as fast"
-        if faster
-        else "too close to tell here"
-    )
     loaded = f"{bar(best)} loaded {medians[best]:,.0f}"
     if medians[best] <= medians[0]:
         loaded = f"workers loaded no more than that ({medians[best]:,.0f} at best)"
-    made = len(sum(_by_worker(streams, "as it stands"), []))
-    return Words(
-        [
-            f"One core loads {rate:,.0f} images a second, and an A100 eats {A100_IMAGES_PER_S:,}. On"
-            f" {_cores(Machine.here().cores)}, {loaded}.",
-            f"A training without workers waited {waiting_share(starved):.0%} of its time. With"
-            f" {bar(_workers_of(fed))} it waited {waiting_share(fed):.0%}: {gained}.",
-            f"Two workers made {made} samples of {SEEN}, without an error.",
-        ]
+    return (
+        f"One core loads {rate:,.0f} images a second, and an A100 eats {A100_IMAGES_PER_S:,}. On"
+        f" {_cores(Machine.here().cores)}, {loaded}."
+    )
+
+
+def _waiting_you_saw(starved: Run, fed: Run) -> str:
+    if disturbed(starved, fed):
+        return "While you trained, other programs were in the way. Run section 4 again to see what workers bring."
+    slow, fast = _whole_step(starved), _whole_step(fed)
+    faster = fast.faster_than(slow).status == "shown"
+    gained = f"{slow.median / fast.median:.1f} times as fast" if faster else "too close to tell here"
+    return (
+        f"A training without workers waited {waiting_share(starved):.0%} of its time. With"
+        f" {bar(_workers_of(fed))} it waited {waiting_share(fed):.0%}: {gained}."
     )
 
 

@@ -22,7 +22,7 @@ from course_utils import (
     sweep,
 )
 from course_utils.figures.canvas import Figure
-from course_utils.pages import say
+from course_utils.pages import disturbed, say, say_disturbed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LOADING = PROGRAMS / "02_loading.py"  # a loader whose batches bring their times along
@@ -42,6 +42,7 @@ class Timed:
     startup_s: float  # until a worker begins, after the epoch has
     batches: int
     measured: Sweep
+    disturbed: str  # what other programs did meanwhile, if they were in the way
 
     @property
     def counts(self) -> list[int]:
@@ -74,21 +75,27 @@ def timed_loading() -> Timed:
         LOADING, {"workers": counts}, repeats=3, args=["--batches", batches], ranks=1, threads=1, device="cpu"
     )
     loop_s, worker_s = (run.samples("load_s").median for run in (alone, helped))
-    return Timed(loop_s, worker_s, max(0.0, helped.values("began_s")[0]), batches, measured)
+    why = disturbed(alone, helped, measured)
+    return Timed(loop_s, worker_s, max(0.0, helped.values("began_s")[0]), batches, measured, why)
 
 
 def show_predicted(timed: Timed) -> Any:
     """The prediction and the replay, each against what was measured."""
-    say(
-        f"{BATCH} images take {timed.loop_s * 1e3:.1f} ms in the loop and {timed.worker_s * 1e3:.1f} ms in a worker,"
-        f" which begins {timed.startup_s * 1e3:.1f} ms after the start."
-    )
-    inside = {n: median(sum((run.values("load_s") for run in timed.measured.at(workers=n)), [])) for n in timed.counts}
-    say("A batch really took " + ", ".join(f"{s * 1e3:.1f} ms with {bar(n)}" for n, s in inside.items()) + ".")
+    if why := timed.disturbed:
+        say_disturbed(why, "how good the prediction is")
+    else:
+        say(
+            f"{BATCH} images take {timed.loop_s * 1e3:.1f} ms in the loop and {timed.worker_s * 1e3:.1f} ms in a"
+            f" worker, which begins {timed.startup_s * 1e3:.1f} ms after the start."
+        )
+        inside = {
+            n: median(sum((run.values("load_s") for run in timed.measured.at(workers=n)), [])) for n in timed.counts
+        }
+        say("A batch really took " + ", ".join(f"{s * 1e3:.1f} ms with {bar(n)}" for n, s in inside.items()) + ".")
     rate = {n: timed.measured.samples("images_per_s", workers=n) for n in timed.counts}
     models = {"predicted": timed.predicted, "its own load times": timed.replayed}
     rows = [(f"{bar(n)}: {name}", model(n), rate[n]) for name, model in models.items() for n in timed.counts]
-    return figures.residuals(rows, unit="images/s", title="Images a second: predicted and measured")
+    return figures.residuals(rows, unit="images/s", title=why or "Images a second: predicted and measured")
 
 
 def loader_loading_s(case: published.Case) -> float:
@@ -149,13 +156,14 @@ def on_locks(run: Run) -> Figure | None:
     cold, warm = (run.samples("lock_s", state=state) for state in ("cold", "warm"))
     before, after, pages = run.value("before"), run.value("after"), run.value("pages")
     say(f"{run.value('nbytes') / 2**20:.1f} MiB, {pages} pages; in memory before: {before}, after: {after}")
-    claim(sentence, warm.faster_than(cold))
+    if why := run.disturbed:
+        say_disturbed(why, "what locking costs")
+    claim(sentence, warm.faster_than(cold).unless(why))
     if after >= 0:
         more_checks({"after mlock all pages are in memory": after == pages})
-    return figures.bars(
-        {"cold: page faults, then locking": cold, "warm: locking alone": warm},
-        title=f"Locking takes {warm.median * 1e3:.2f} ms, finding the pages first {cold.median * 1e3:.2f}",
-    )
+    title = f"Locking takes {warm.median * 1e3:.2f} ms, finding the pages first {cold.median * 1e3:.2f}"
+    named = {"cold: page faults, then locking": cold, "warm: locking alone": warm}
+    return figures.bars(named, title=why or title)
 
 
 def show_overlap(script: Path | str) -> Figure:
@@ -171,11 +179,13 @@ def cluster_for_a_gpu() -> str:
 def on_overlap(run: Run) -> Figure:
     turns, ahead = (run.samples("epoch_s", way=way) for way in ("in turns", "overlapped"))
     emulated = run.provenance.kind == "emulated"
-    verdict = None if emulated else ahead.faster_than(turns)
+    if why := run.disturbed:
+        say_disturbed(why, "what overlapping gains")
+    verdict = None if emulated else ahead.faster_than(turns).unless(why)
     claim("on a stream of its own a copy hides behind computing", verdict, why="needs a GPU" if emulated else "")
     where = "an emulated A100" if emulated else "your GPU"
     title = f"On {where}, four batches in turns take {turns.median / ahead.median:.1f} times as long as overlapped"
-    return figures.bars({"copy, then compute": turns, "copy while computing": ahead}, title=title)
+    return figures.bars({"copy, then compute": turns, "copy while computing": ahead}, title=why or title)
 
 
 # --- Random numbers, epochs, deaths -----------------------------------------------------------------------------------
@@ -244,9 +254,12 @@ def show_persistent(run: Run) -> Figure:
         "new workers see what the loop changed in the dataset, persistent ones do not",
         new == [0, 1, 2, 3, 4] and kept == [0] * 5,
     )
-    claim("persistent workers give the first batch of an epoch sooner", first[True].faster_than(first[False]))
+    if why := run.disturbed:
+        say_disturbed(why, "which of them is faster", again="run both cells again")
+    faster = first[True].faster_than(first[False]).unless(why)
+    claim("persistent workers give the first batch of an epoch sooner", faster)
     named = {"workers started anew": first[False], "persistent workers": first[True]}
-    return figures.bars(named, ylabel="time to the first batch (ms)")
+    return figures.bars(named, ylabel="time to the first batch (ms)", title=why or None)
 
 
 def show_deaths(run: Run) -> None:

@@ -13,31 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from course_utils import (
-    Machine,
-    Provenance,
-    Run,
-    Samples,
-    Verdict,
-    claim,
-    figures,
-    launch,
-    more_checks,
-    predict,
-    published,
-)
+from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, figure_first, guessed, say
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .deeper import show_memory, show_norm, show_partly, show_prefix, show_replica, show_six_losses  # noqa: F401
+from .threads import kindly, show_threads, threads_you_saw  # noqa: F401
 from .traffic import COUNTS, counts, mib, on_the_ring, show_traffic, through  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
 PROGRAMS = HERE / "programs"
 TAKE_HOME = HERE / "take_home" / "03_dp_or_ddp.py"
 
-SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply
-SETUPS = {"one": (1, 1), "threads": (1, 2), "processes": (2, 1)}  # processes, threads in each
 LINK_GBPS = 50  # of the published pair, each way
 
 Guess = float | int | str | EllipsisType | None
@@ -147,45 +134,6 @@ def _on_factor(guess: Guess, n: int) -> str:
 
 
 @figure_first
-def show_threads(guess: Guess = ...) -> Figure:
-    """Two threads and two processes, with small and with large operations, in times of one thread."""
-    found = _rates()
-    threads, processes = found["threads", SMALL].median, found["processes", SMALL].median
-    say(
-        f"Two threads do {threads:.1f} times the small products of one, and two processes {processes:.1f} times."
-        f" {_on_threads(guess, threads)}"
-    )
-    names = {SMALL: "small", LARGE: "large"}
-    faster = found["processes", SMALL].more_than(found["threads", SMALL], factor=1.2)
-    if not claim("with small operations two processes do more than two threads", _kindly(faster)):
-        say("Too close to tell. Other programs may be using your cores: close them and run this cell again.")
-    large = [found[how, LARGE].median for how in ("threads", "processes")]
-    level = min(large) > 1.3 and large[0] > 0.75 * large[1]
-    say(
-        f"With large products it's {large[0]:.1f} and {large[1]:.1f} times"
-        f"{': there the lock hardly matters' if level else ''}."
-    )
-    return figures.bars(
-        {f"2 {how}, {names[w]}": found[how, w] for w in (SMALL, LARGE) for how in ("threads", "processes")},
-        guess={"2 threads, small": guess if isinstance(guess, (int, float)) else ...},
-        ylabel="products, compared with one thread",
-        title=f"Small operations: {threads:.1f} times with two threads, {processes:.1f} with two processes",
-    )
-
-
-def _on_threads(guess: Guess, threads: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess - threads) < 0.25:
-        return f"You said {guess:g}. You've met this lock before."
-    if guess > threads:
-        return f"You said {guess:g}. One thread computes, and the other waits for the lock."
-    return f"You said {guess:g}. It's a bit better: a thread lets go of the lock while it multiplies."
-
-
-@figure_first
 def show_against_ddp() -> Figure:
     """Both ways on two GPUs: as others measured them, and on this machine if it has two."""
     fast, slow = published.cases(prefix="dp-against-ddp")
@@ -220,11 +168,15 @@ def _both_ways() -> None:
     dp = launch(PROGRAMS / "03_both_ways.py", 1, args=["dp"], gpus_per_rank="all", timeout=300, quiet=True)
     ddp = launch(PROGRAMS / "03_both_ways.py", "auto", args=["ddp"], timeout=300, quiet=True)
     dp_s, ddp_s = dp.samples("step_s"), ddp.samples("step_s")
-    faster = claim(sentence, _kindly(ddp_s.faster_than(dp_s)))
-    say(
-        f"On your {n} GPUs a step of ResNet takes {dp_s.median * 1e3:.0f} ms with DataParallel and"
-        f" {ddp_s.median * 1e3:.0f} ms with DDP{'' if faster else ': too close to tell, or your link is slow'}."
-    )
+    why = disturbed(dp, ddp)
+    faster = claim(sentence, kindly(ddp_s.faster_than(dp_s)).unless(why))
+    if why:
+        say_disturbed(why, f"which is faster on your {n} GPUs")
+    else:
+        say(
+            f"On your {n} GPUs a step of ResNet takes {dp_s.median * 1e3:.0f} ms with DataParallel and"
+            f" {ddp_s.median * 1e3:.0f} ms with DDP{'' if faster else ': too close to tell, or your link is slow'}."
+        )
     peaks = [f"{nbytes / 2**30:.2f}" for nbytes in dp.value("peak_bytes")]
     alike = max(nbytes for rank in ddp.ranks for nbytes in rank.values("peak_bytes")[-1]) / 2**30
     say(f"GPU memory at its fullest: {', '.join(peaks)} GiB with DataParallel, {alike:.2f} GiB on each with DDP.")
@@ -238,7 +190,7 @@ def take_home() -> Program:
 def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n: int) -> Words:
     """The lesson in the reader's own numbers."""
     counted, rings = counts()
-    most, found = COUNTS[-1], _rates()
+    most = COUNTS[-1]
     dp, ddp = through(counted, "ring")[most], on_the_ring(rings)[most]
     gpus = run.value("devices")
     used = f"it split your batch over {gpus} GPUs" if gpus > 1 else "it only called your model"
@@ -248,37 +200,12 @@ def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n
             f"Of {most} GPUs, {mib(dp)} MiB pass through the first in a step, and {mib(ddp)} MiB with DDP:"
             f" {dp / ddp:.1f} times as much, and nothing hides it.",
             f"With a mean over {n} replicas the loss ended at {averaged[-1]:.2g}, and with a sum at {summed[-1]:,.0f}.",
-            f"Two threads did {found['threads', SMALL].median:.1f} times the small products of one; two processes did"
-            f" {found['processes', SMALL].median:.1f} times.",
+            threads_you_saw(),
         ]
     )
 
 
 # --- From records to numbers ------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _rates() -> dict[tuple[str, int], Samples]:
-    """Products per second of two threads and of two processes, in times of one thread, by width. On the CPU
-    everywhere, since the lock is Python's."""
-    runs = {
-        name: launch(
-            PROGRAMS / "03_threads.py",
-            ranks,
-            args=["--threads", threads, "--widths", SMALL, LARGE],
-            device="cpu",
-            threads=1,
-            quiet=True,
-        ).ranks[0]
-        for name, (ranks, threads) in SETUPS.items()
-    }
-    found = {}
-    for width in (SMALL, LARGE):
-        one = sorted(runs["one"].values("products_per_s", width=width))
-        for how in ("threads", "processes"):
-            rates = [rate / one[len(one) // 2] for rate in runs[how].values("products_per_s", width=width)]
-            found[how, width] = Samples(rates, "times the rate of one thread")
-    return found
 
 
 @functools.cache
@@ -292,11 +219,6 @@ def _waited_for() -> tuple[float, float]:
     weights, outputs = 4 * 124.4e6, 8 * 1024 * 50257 * 4
     moved = predict.data_parallel_traffic(2, weights, output_bytes=outputs, output_gradients=False, by="ring")
     return 2 * weights, moved.total_bytes - 2 * weights
-
-
-def _kindly(verdict: Verdict) -> Verdict:
-    """A comparison of times that came out the wrong way round proves nothing either: other programs, a slow link."""
-    return verdict if verdict.status == "shown" else Verdict("not shown", verdict.detail)
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float:

@@ -10,19 +10,19 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Run, Samples, Sweep, claim, figures, launch, more_checks, published, sweep
+from course_utils import Run, Samples, claim, figures, launch, more_checks, published, sweep
 from course_utils.clusters import cluster
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, figure_first, guessed, say
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .changed_lines import diff
+from .speeds import conclusive, images_per_s, on_record, rate, rates_here, recorded_rates, step_s, when  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
 SCALING = HERE / "programs" / "04_scaling.py"  # a training step, timed; also for the deeper sections
 TAKE_HOME = HERE / "take_home" / "04_ddp.py"
 INFERENCE = HERE / "programs" / "04_inference.py"
 
-BATCH = 128  # images in a step of the trainers, over all ranks
 WEEK_H = 7 * 24  # the training of the lesson's first paragraph, on one GPU
 EIGHT = 8
 SHARE = 32  # images of each emulated GPU in a step
@@ -55,11 +55,12 @@ def _on_sum(guess: Guess, total: float) -> str:
 @figure_first
 def show_training(plain: Run, ddp: Run) -> Figure:
     """The loss of both trainings over time. Claims that several ranks train faster, and that no image was left out."""
-    n, alone_s, together_s = ddp.world_size, _step_s(plain), _step_s(ddp)
+    n, alone_s, together_s = ddp.world_size, step_s(plain), step_s(ddp)
     times = alone_s.median / together_s.median
     seen = _indices(ddp)
     images, dealt = sum(plain.values("images")) // len(seen), sum(map(len, seen[0]))
-    faster = claim("several ranks train faster than one", together_s.faster_than(alone_s), headline=True)
+    why = disturbed(plain, ddp)
+    faster = claim("several ranks train faster than one", together_s.faster_than(alone_s).unless(why), headline=True)
     used = sum(ddp.values("images")) == len(seen) * dealt
     whole = all(set(sum(epoch, [])) == set(range(images)) for epoch in seen) and used and dealt - images < n
     claim("every image had its turn in every epoch", whole, why=f"{images:,} images, {dealt - images} of them twice")
@@ -75,7 +76,10 @@ def show_training(plain: Run, ddp: Run) -> Figure:
             "several ranks learned": _mean(after[-10:]) < _mean(after[:10]),
         }
     )
-    if faster:
+    if why:
+        say_disturbed(why, f"how much faster {n} ranks are", again="run the cells of `plain` and `ddp` again")
+        say(on_record())
+    elif faster:
         steps = f"the same {len(after)} steps" if len(after) == len(before) else f"{len(after)} steps"
         say(f"You just trained one model on {n} processes, {times:.1f} times as fast, in {steps}.")
         title = f"{n} ranks: the same steps, {times:.1f} times as fast"
@@ -87,6 +91,8 @@ def show_training(plain: Run, ddp: Run) -> Figure:
         title = f"One rank or {n}: no clear difference on this machine"
     if dealt > images:
         say(f"{images:,} images don't divide by {n}, so {dealt - images} of them came twice in each epoch.")
+    if why:
+        return figures.speedup(rates_here(plain, ddp), recorded=recorded_rates(), title=why)
     names = {"one rank": plain, f"{n} ranks": ddp}
     return figures.lines({k: _curve(run) for k, run in names.items()}, "seconds", "training loss", title=title)
 
@@ -141,6 +147,9 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     week = {"NVLink": WEEK_H / times, "Ethernet": WEEK_H / slow}
     enough = [f"{h:.0f} hours over {link}, {_to_spare(h)}" for link, h in week.items()]
     say(f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one. {_on_ethernet(guess, slow)}")
+    why = disturbed(plain, ddp)
+    if why:
+        say(f"{why}, so your machine's own points say nothing. Next to them are the recorded ones.")
     say(f"Your week of training takes {', and '.join(enough)}.")
     compute_s, on_paper = SHARE / far[1].median, step_on_paper(SHARE / far[1].median, nbytes, _ETHERNET_BPS)
     say(
@@ -171,10 +180,16 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
             ),
         }
     )
-    here = {run.world_size: _rate(_step_s(run), BATCH // run.world_size * run.world_size) for run in (plain, ddp)}
     bet = {} if isinstance(guess, str) else {8: guess}
     title = f"Eight emulated A100: {times:.1f} times one over NVLink, {slow:.1f} times over Ethernet"
-    return figures.speedup(here, guess=bet, published=published.ddp_scaling(), emulated=[near, far], title=title)
+    return figures.speedup(
+        rates_here(plain, ddp),
+        guess=bet,
+        recorded=recorded_rates() if why else [],
+        published=published.ddp_scaling(),
+        emulated=[near, far],
+        title=title,
+    )
 
 
 def _on_ethernet(guess: Guess, slow: float) -> str:
@@ -204,7 +219,7 @@ def _emulated() -> tuple[dict[int, Samples], dict[int, Samples], int]:
     over: dict[str, Sequence[Any]] = {"cluster": ["8xA100", ETHERNET], "one_of": [1, 2, 4, 8]}
     found = sweep(SCALING, over, repeats=1, args=["--batch-size", SHARE, "--steps", 1])
     near, far = (
-        {k: _rate(found.samples("step_s", cluster=cluster, one_of=k), k * SHARE) for k in (1, 2, 4, 8)}
+        {k: rate(found.samples("step_s", cluster=cluster, one_of=k), k * SHARE) for k in (1, 2, 4, 8)}
         for cluster in ("8xA100", ETHERNET)
     )
     return near, far, round(found.samples("nbytes", cluster="8xA100", one_of=8).median)
@@ -298,7 +313,7 @@ def take_home() -> Program:
 def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
     """The lesson in the reader's own numbers."""
     change, n = diff(plain.script, ddp.script), ddp.world_size
-    alone_s, together_s = _step_s(plain), _step_s(ddp)
+    alone_s, together_s = step_s(plain), step_s(ddp)
     near, far, _ = _emulated()
     faster = together_s.faster_than(alone_s).status == "shown"
     measured = (
@@ -306,6 +321,10 @@ def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
         if faster
         else f"Whether {n} ranks were faster was too close to call here."
     )
+    if disturbed(plain, ddp):
+        measured = (
+            f"While you timed it, other programs were in the way: run section 2 again to see what {n} ranks bring."
+        )
     return Words(
         [
             f"You turned a training loop for one device into one for any number: {change.added} lines added,"
@@ -316,13 +335,6 @@ def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
             f" {far[8].median / far[1].median:.1f} times over Ethernet.",
         ]
     )
-
-
-def images_per_s(scaling: Sweep) -> dict[int, Samples]:
-    """Rates over the number of ranks, each rank having the same share."""
-    share = max(point["batch_size"] for point in scaling.points if point["ranks"] > 1)
-    counts = sorted({point["ranks"] for point in scaling.points})
-    return {k: _rate(scaling.samples("step_s", ranks=k, batch_size=share), k * share) for k in counts}
 
 
 def mean_loss(run: Run, steps: int) -> list[float]:
@@ -347,25 +359,8 @@ def _losses(run: Run) -> list[float]:
     return [_mean(step) for step in zip(*(rank.values("loss") for rank in run.ranks), strict=True)]
 
 
-def _when(run: Run) -> list[float]:
-    """When rank 0 reported each loss, in seconds since the first."""
-    times = [record["time"] for record in run.ranks[0].records if "loss" in record]
-    return [time - times[0] for time in times]
-
-
-def _step_s(run: Run) -> Samples:
-    """From one report to the next. The first steps are left out: they allocate memory and build DDP's buckets."""
-    times = _when(run)[3:]
-    return Samples((b - a for a, b in zip(times, times[1:], strict=False)), "step_s", run.provenance)
-
-
-def _rate(step_s: Samples, images: int) -> Samples:
-    """Images per second of steps with so many images on all ranks."""
-    return step_s.map(lambda s: images / s, "images_per_s")
-
-
 def _curve(run: Run, steps: int = 6) -> tuple[list[float], list[float]]:
-    return _when(run)[steps - 1 :: steps], mean_loss(run, steps)
+    return when(run)[steps - 1 :: steps], mean_loss(run, steps)
 
 
 def _indices(run: Run) -> list[list[list[int]]]:
