@@ -139,6 +139,9 @@ def test_a_loaded_state_is_compared_to_the_last_bit(key: str, value: Any, found:
     [
         ({}, ""),
         ({"loss": 3.0}, "sum of means"),
+        ({"loss": 6.0}, "not divided"),
+        ({"loss": 1.7}, "weights"),
+        ({"loss": 1.1}, "wrong"),
         ({"of_parts": [[0.25, 0.0], [0.0, 0.0]]}, "gradient"),
         ({"dtype": "float32"}, "dtype"),
         ({"loss": float("nan")}, "not a number"),
@@ -153,7 +156,11 @@ def test_loss_and_gradient_of_the_replicas_are_joined_by_the_chain_rule(total: d
         for s, g in zip((4.0, 2.0), gradients, strict=True)
     ]
     right = {"loss": 1.5, "dtype": "float64", "gradient": True, "of_parts": [[0.25, -0.375], [0.25, -0.375]]}
-    twin = {"loss": 1.5, "gradient": [1.0, 0.0]}
+    twin = {
+        "loss": 1.5,
+        "gradient": [1.0, 0.0],
+        "known": {"weights": [1.7], "not divided": [6.0], "sum of means": [3.0]},
+    }
     assert symptom(loss.decide, (4, 2, []), [2, 2], loss.join(parts, right | total, twin)) == found
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb
 from torch.utils.data import DistributedSampler
 
+import lesson_03
 import lesson_04
 from course_utils import Run, Samples, Sweep, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
+from course_utils.pages import AT_ONCE, SENTENCE_ENDS
 from course_utils.results import RankResult
 from lesson_04.changed_lines import Diff
 
@@ -113,6 +118,14 @@ def test_the_sum(n: int, guess: object, said: str, capsys: pytest.CaptureFixture
         lesson_04.show_sum(run([{"total": total}], [{"total": 1.0}]), guess)
 
 
+@pytest.mark.parametrize("module", [lesson_03, lesson_03.deeper, lesson_04])
+def test_a_result_shows_its_figure_first(module: ModuleType) -> None:
+    results = [
+        f for name, f in vars(module).items() if name.startswith("show_") and f.__annotations__["return"] == "Figure"
+    ]
+    assert results and not [f.__name__ for f in results if not hasattr(f, "__wrapped__")], "give it @figure_first"
+
+
 def figure_title(figure: Figure) -> str:
     return str(figure.mpl.get_suptitle())
 
@@ -194,7 +207,7 @@ def test_the_twin(guess: object, said: str, capsys: pytest.CaptureFixture[str]) 
         (..., "eight A100 train 3.9 times as fast as one.\n"),
         ("four", "should be a number between 1 and 8"),
         (4.2, "You said 4.2: you could plan a cluster."),
-        (8, "You said 8. Most people do"),
+        (8, "You said 8: as most people"),
         (1, "better than you feared"),
     ],
 )
@@ -205,8 +218,14 @@ def test_eight_gpus(
     monkeypatch.setattr(lesson_04, "_emulated", lambda: (near, far, 95_000_000))
     lesson_04.show_eight(trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path), guess)
     out = capsys.readouterr().out
-    assert said in out and "over NVLink: 22 hours, 2 hours to spare." in out
-    assert "over Ethernet: 43 hours, 19 hours too long." in out
+    first, week, *_ = out.splitlines()
+    assert said in f"{first}\n" and len(SENTENCE_ENDS.split(f"{first} {week}")) <= AT_ONCE, (
+        "the rest waits behind a click"
+    )
+    assert week == (
+        "Your week of training takes 22 hours over NVLink, 2 hours to spare, and 43 hours over Ethernet, 19 hours too"
+        " long."
+    )
     assert "sends 2 x 7/8 of its 95 MB of gradients. At 2.8 GB/s (90% of the line) that takes 59.4 ms." in out
     assert "12.5 + 59.4 = 71.9 ms, and eight GPUs are 8 x 37.6 / 71.9 = 4.2 times as fast as one." in out
     assert "the published ones, 6.54 times: 25.7 hours. Just too long." in out
@@ -226,7 +245,7 @@ def test_a_disturbed_point_is_drawn_next_to_a_recorded_one_and_not_told_at_the_e
     assert "recorded on AMD EPYC" in lesson_04.show_eight(plain, disturb(ddp), 8).summary
     out = capsys.readouterr().out
     assert "meanwhile, so your machine's own points say nothing. Next to them are the recorded ones." in out
-    assert "You said 8. Most people do" in out, "that bet is on emulated GPUs, and they don't mind"
+    assert "You said 8: as most people" in out, "that bet is on emulated GPUs, and they don't mind"
     words = str(lesson_04.what_you_saw(plain, ddp, same, together))
     assert "run section 2 again to see what 2 ranks bring" in words and "2.0 times" not in words
 
@@ -267,6 +286,18 @@ def test_what_it_takes_home_and_sums_up_reads_in_a_terminal_too(tmp_path: Path) 
     program = lesson_04.take_home()
     assert str(program) == lesson_04.TAKE_HOME.read_text() and "```python\n" in program._repr_markdown_()
     assert str(lesson_04.Words(["one", "two"])) == "- one\n- two"
+
+
+def test_what_the_pages_say_of_the_change_and_of_equal_shares() -> None:
+    pages = {n: next((ROOT / "notebooks").glob(f"{n}_*.ipynb")) for n in ("03", "04")}
+    cells = ["".join(cell["source"]) for cell in json.loads(pages["04"].read_text())["cells"]]
+    plain, ddp = (next(c for c in cells if f"--file {name}.py" in c) for name in ("plain", "ddp"))
+    assert 16 <= Diff(plain, ddp).added <= 24 and "some twenty lines" in "".join(cells)
+    assert "one line | some twenty |" in pages["03"].read_text()
+    for images in range(1, 30):
+        for ranks, drop_last in itertools.product((2, 3, 4), (False, True)):
+            shares = {len(list(DistributedSampler(range(images), ranks, r, drop_last=drop_last))) for r in range(ranks)}
+            assert len(shares) == 1, "the fold in section 4 says that shares are equal, in the last batch, too"
 
 
 # --- the file to take home --------------------------------------------------------------------------------------------

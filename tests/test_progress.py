@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from course_utils import claim, progress
+from course_utils.folders import COURSE
 from course_utils.lessons import Lesson, cell_hash, lessons
 
 ONE, TWO, BOTH = "x = 1", "guess = ...", "%load_ext course_utils"
@@ -134,6 +136,22 @@ def test_the_lessons_describe_themselves() -> None:
     for each in known:
         assert each.question and 20 <= each.minutes <= 60 and len(each.core) > 5, each
         assert each.exercises and each.exercises_path and each.solutions_path, each
+
+
+@pytest.mark.parametrize("number", ["00", "01", "02", "03", "04"])
+def test_the_minutes_of_sections_add_up_to_what_the_page_says(number: str) -> None:
+    """Of the core exactly, of the deeper part about."""
+    (known,) = (each for each in lessons() if each.number == number)
+    core = deeper = 0
+    cells = [c for c in json.loads((COURSE / known.path).read_text())["cells"] if c["cell_type"] == "markdown"]
+    for cell in cells:
+        minutes = sum(map(int, re.findall(r"(?ms)^## .*?^\*(\d+) minutes", "".join(cell["source"]))))
+        core, deeper = (
+            (core + minutes, deeper) if "core" in cell["metadata"].get("tags", ()) else (core, deeper + minutes)
+        )
+    assert core == known.minutes
+    (said,) = re.findall(r"Together they take about (\d+) minutes", "".join("".join(cell["source"]) for cell in cells))
+    assert abs(deeper - int(said)) <= 3
 
 
 def test_a_damaged_notebook_is_left_out(tmp_path: Path) -> None:

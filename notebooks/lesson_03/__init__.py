@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import EllipsisType
 
@@ -15,16 +15,16 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .deeper import show_memory, show_norm, show_partly, show_prefix, show_replica, show_six_losses  # noqa: F401
 from .threads import kindly, show_threads, threads_you_saw  # noqa: F401
+from .traffic import COUNTS, counts, mib, on_the_ring, show_traffic, through  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
 PROGRAMS = HERE / "programs"
 TAKE_HOME = HERE / "take_home" / "03_dp_or_ddp.py"
 
-COUNTS = (2, 4, 8)  # GPUs whose traffic is counted
 LINK_GBPS = 50  # of the published pair, each way
 
 Guess = float | int | str | EllipsisType | None
@@ -94,65 +94,7 @@ def show_same(model: nn.Module, batch: Tensor, labels: Tensor) -> None:
     )
 
 
-def show_traffic(guess: Guess = ...) -> Figure:
-    """Bytes in and out of GPU 0 in a step, counted: in torch's own code for DataParallel, around a ring for DDP."""
-    counted, rings = _counted()
-    dp, star, ddp = (_through(counted, "ring"), _through(counted, "star"), _ddp(rings))
-    told = {n: _told(counted, n) for n in COUNTS}
-    (most,) = COUNTS[-1:]
-    times, copied = dp[most] / ddp[most], star[most] / ddp[most]
-    say(
-        f"With {most} GPUs {_MiB(dp[most])} MiB pass through GPU 0, and {_MiB(ddp[most])} MiB with DDP: {times:.1f}"
-        f" times as much. {_on_times(guess, times, copied)}"
-    )
-    weights, outputs = (_MiB(counted.value(name)) for name in ("weights_bytes", "outputs_bytes"))
-    say(
-        f"On paper: 2 x {weights} + {most - 1}/{most} x 2 x {outputs} = {_MiB(told[most][0])} MiB, and for DDP"
-        f" 4 x {most - 1}/{most} x {weights} = {_MiB(told[most][1])} MiB."
-    )
-    off = max(max(abs(told[n][0] / dp[n] - 1), abs(told[n][1] / ddp[n] - 1)) for n in COUNTS)
-    claim("the bytes through GPU 0 are those that the formulas say, within 1%", off < 0.01, headline=True)
-    gradient = {n: rings[n].values("gradient") for n in COUNTS}
-    calls = {(what, n): counted.value("calls", way="ring", gpus=n, what=what) for n in COUNTS for what in _TWICE}
-    more_checks(
-        {
-            "one NCCL call carries all weights out, and one all gradients in": set(calls.values()) == {1},
-            "weights pass GPU 0 once, however many GPUs there are": len({_kind(counted, n, "weights") for n in COUNTS})
-            == 1,
-            "a matrix with two names travels once": _kind(counted, most, "weights") == counted.value("weights_bytes"),
-            "without NCCL it's several times DDP's": copied > 3,
-            "after DDP's ring all ranks hold the same gradient": all(max(g) - min(g) < 1e-6 for g in gradient.values()),
-        }
-    )
-    found = {f"DP, {n} GPUs": float(dp[n]) for n in COUNTS} | {f"DDP, {n} GPUs": float(ddp[n]) for n in COUNTS}
-    return figures.bars(
-        found,
-        predicted={f"DP, {n} GPUs": told[n][0] for n in COUNTS} | {f"DDP, {n} GPUs": told[n][1] for n in COUNTS},
-        guess={f"DP, {most} GPUs": guess * ddp[most] if isinstance(guess, (int, float)) else ...},
-        unit="bytes",
-        ylabel="in and out of GPU 0 in a step (MiB)",
-        title=f"{most} GPUs: DataParallel moves {times:.1f} times DDP's bytes through GPU 0",
-    )
-
-
-_TWICE = ("weights", "gradients")
-
-
-def _on_times(guess: Guess, times: float, copied: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess / times - 1) < 0.2:
-        return f"You said {guess:g}: you know your rings."
-    if guess > times:
-        return (
-            f"You said {guess:g}. If GPU 0 copied its weights to each of the others, it would be {copied:.1f} times."
-            " But NCCL hands them from GPU to GPU."
-        )
-    return f"You said {guess:g}. The weights pass GPU 0 only once, but outputs and their gradients pass it too."
-
-
+@figure_first
 def show_sum(
     train: Callable[..., list[float]], summed: list[float], averaged: list[float], n: int, guess: Guess = ...
 ) -> Figure:
@@ -191,6 +133,7 @@ def _on_factor(guess: Guess, n: int) -> str:
     return f"You said {guess}. {n} replicas each bring a mean, the sum is {n} times as large, and so is the gradient."
 
 
+@figure_first
 def show_against_ddp() -> Figure:
     """Both ways on two GPUs: as others measured them, and on this machine if it has two."""
     fast, slow = published.cases(prefix="dp-against-ddp")
@@ -246,15 +189,15 @@ def take_home() -> Program:
 
 def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n: int) -> Words:
     """The lesson in the reader's own numbers."""
-    counted, rings = _counted()
+    counted, rings = counts()
     most = COUNTS[-1]
-    dp, ddp = _through(counted, "ring")[most], _ddp(rings)[most]
+    dp, ddp = through(counted, "ring")[most], on_the_ring(rings)[most]
     gpus = run.value("devices")
     used = f"it split your batch over {gpus} GPUs" if gpus > 1 else "it only called your model"
     return Words(
         [
             f"One line, and here {used}. You wrote what's inside: scatter, replicate, parallel_apply and gather.",
-            f"Of {most} GPUs, {_MiB(dp)} MiB pass through the first in a step, and {_MiB(ddp)} MiB with DDP:"
+            f"Of {most} GPUs, {mib(dp)} MiB pass through the first in a step, and {mib(ddp)} MiB with DDP:"
             f" {dp / ddp:.1f} times as much, and nothing hides it.",
             f"With a mean over {n} replicas the loss ended at {averaged[-1]:.2g}, and with a sum at {summed[-1]:,.0f}.",
             threads_you_saw(),
@@ -263,40 +206,6 @@ def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n
 
 
 # --- From records to numbers ------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _counted() -> tuple[Run, dict[int, Run]]:
-    """The counts of DataParallel, ring and star, and of DDP for each number of GPUs. Bytes don't depend on the
-    device, so they're counted on the CPU everywhere."""
-    program = PROGRAMS / "03_traffic.py"
-    counted = launch(program, 1, args=["--gpus", *COUNTS], device="cpu", quiet=True)
-    return counted, {n: launch(program, n, device="cpu", quiet=True) for n in COUNTS}
-
-
-def _kind(counted: Run, n: int, what: str) -> float:
-    return float(counted.value("nbytes", way="ring", gpus=n, what=what))
-
-
-def _through(counted: Run, way: str) -> dict[int, float]:
-    """Bytes in and out of GPU 0 with DataParallel, for each number of GPUs."""
-    return {n: float(sum(counted.values("nbytes", way=way, gpus=n))) for n in COUNTS}
-
-
-def _ddp(rings: Mapping[int, Run]) -> dict[int, float]:
-    """Bytes in and out of the busiest rank."""
-    return {n: float(max(rings[n].values("ddp_bytes"))) for n in COUNTS}
-
-
-def _told(counted: Run, n: int) -> tuple[float, float]:
-    """What the formulas say for DataParallel with NCCL, and for DDP."""
-    weights, inputs, outputs = (counted.value(f"{name}_bytes") for name in ("weights", "inputs", "outputs"))
-    dp = predict.data_parallel_traffic(n, weights, inputs, outputs, by="ring")
-    return dp.total_bytes, predict.ddp_traffic(n, weights).total_bytes
-
-
-def _MiB(nbytes: float) -> str:
-    return f"{nbytes / 2**20:.1f}"
 
 
 @functools.cache

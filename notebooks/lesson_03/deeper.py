@@ -12,11 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import Run, figures, launch, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import guessed, say
+from course_utils.pages import figure_first, guessed, say
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 
 
+@figure_first
 def show_memory(gpus: int = 4, guess: Any = ...) -> Figure:
     """What GPU 0 holds and what the others hold, at the end of forward and at the end of backward, counted."""
     run = launch(PROGRAMS / "03_memory.py", 1, args=["--gpus", gpus], device="cpu", quiet=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, guessed, say, say_disturbed
+from course_utils.pages import disturbed, figure_first, guessed, say, say_disturbed
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_threads.py"
 SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply
@@ -19,6 +19,7 @@ Guess = float | int | str | EllipsisType | None
 _timed: dict[str, Run] = {}  # the runs of `show_threads`, by SETUPS
 
 
+@figure_first
 def show_threads(guess: Guess = ...) -> Figure:
     """Two threads and two processes, with small and with large operations, in times of one thread."""
     if disturbed(*_timed.values()):  # measured before, while other programs were in the way

@@ -13,7 +13,7 @@ from typing import Any
 from course_utils import Run, Samples, claim, figures, launch, more_checks, published, sweep
 from course_utils.clusters import cluster
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
 
 from .changed_lines import diff
 from .speeds import conclusive, images_per_s, on_record, rate, rates_here, recorded_rates, step_s, when  # noqa: F401
@@ -52,6 +52,7 @@ def _on_sum(guess: Guess, total: float) -> str:
     return f"You said {guess}. Each rank brings one tensor, and each gets the sum of all of them."
 
 
+@figure_first
 def show_training(plain: Run, ddp: Run) -> Figure:
     """The loss of both trainings over time. Claims that several ranks train faster, and that no image was left out."""
     n, alone_s, together_s = ddp.world_size, step_s(plain), step_s(ddp)
@@ -138,11 +139,18 @@ def _on_gap(guess: Guess) -> str:
     return f"You said {guess:g}. It's far less, because only rounding is left: the same sums in another order."
 
 
+@figure_first
 def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     """Eight emulated A100, over NVLink and over Ethernet, next to what ran here and what others published."""
     near, far, nbytes = _emulated()
     times, slow = near[8].median / near[1].median, far[8].median / far[1].median
-    say(_on_ethernet(guess, slow))
+    week = {"NVLink": WEEK_H / times, "Ethernet": WEEK_H / slow}
+    enough = [f"{h:.0f} hours over {link}, {_to_spare(h)}" for link, h in week.items()]
+    say(f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one. {_on_ethernet(guess, slow)}")
+    why = disturbed(plain, ddp)
+    if why:
+        say(f"{why}, so your machine's own points say nothing. Next to them are the recorded ones.")
+    say(f"Your week of training takes {', and '.join(enough)}.")
     compute_s, on_paper = SHARE / far[1].median, step_on_paper(SHARE / far[1].median, nbytes, _ETHERNET_BPS)
     say(
         f"On paper: each GPU sends 2 x 7/8 of its {nbytes / 1e6:.0f} MB of gradients. At {_ETHERNET_BPS / 1e9:.1f} GB/s"
@@ -152,10 +160,6 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
         f" {on_paper * 1e3:.1f} ms, and eight GPUs are 8 x {compute_s * 1e3:.1f} / {on_paper * 1e3:.1f} ="
         f" {EIGHT * compute_s / on_paper:.1f} times as fast as one."
     )
-    week = {"NVLink": WEEK_H / times, "Ethernet": WEEK_H / slow}
-    for name, hours in week.items():
-        left = f"{24 - hours:.0f} hours to spare" if hours <= 24 else f"{hours - 24:.0f} hours too long"
-        say(f"Your week of training over {name}: {hours:.0f} hours, {left}.")
     cases = published.cases("ddp_overlap")
     lowest = min(point.speedup for point in published.ddp_scaling())
     if (hours := WEEK_H / lowest) > 24:
@@ -176,9 +180,6 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
             ),
         }
     )
-    why = disturbed(plain, ddp)
-    if why:
-        say(f"{why}, so your machine's own points say nothing. Next to them are the recorded ones.")
     bet = {} if isinstance(guess, str) else {8: guess}
     title = f"Eight emulated A100: {times:.1f} times one over NVLink, {slow:.1f} times over Ethernet"
     return figures.speedup(
@@ -192,16 +193,19 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
 
 
 def _on_ethernet(guess: Guess, slow: float) -> str:
-    lead = f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one."
     if not guessed(guess):
-        return lead
+        return ""
     if not isinstance(guess, (int, float)):
-        return f"{lead} Your bet should be a number between 1 and 8."
+        return "Your bet should be a number between 1 and 8."
     if abs(guess / slow - 1) < 0.2:
-        return f"{lead} You said {guess:g}: you could plan a cluster."
+        return f"You said {guess:g}: you could plan a cluster."
     if guess > slow:
-        return f"{lead} You said {guess:g}. Most people do: the sum of the gradients costs more than they think."
-    return f"{lead} You said {guess:g}: it's better than you feared, since DDP sums while backward still runs."
+        return f"You said {guess:g}: as most people, who don't expect the sum of the gradients to cost that much."
+    return f"You said {guess:g}: it's better than you feared, since DDP sums while backward still runs."
+
+
+def _to_spare(hours: float) -> str:
+    return f"{24 - hours:.0f} hours to spare" if hours <= 24 else f"{hours - 24:.0f} hours too long"
 
 
 def step_on_paper(compute_s: float, nbytes: int, link_Bps: float, n: int = EIGHT) -> float:
@@ -247,6 +251,7 @@ def tested(run: Run) -> Run:
     return launch(INFERENCE, 1, args=[weights], quiet=True, timeout=300, device="comparable")
 
 
+@figure_first
 def show_order(ddp: Run, forgot: Run, guess: Guess = ...) -> Figure:
     """Which images the ranks began each epoch with, without and with `set_epoch`, and what the loss said."""
     good, bad = _indices(ddp), _indices(forgot)
@@ -278,6 +283,7 @@ def _on_sign(guess: Guess) -> str:
     return "You hoped that the loss would tell. Would you stop a training for a difference like that?"
 
 
+@figure_first
 def show_checkpoint(together: Run) -> Figure:
     """Count once more in one process that knows nothing of DDP, and look at ten of its answers."""
     counted, of = together.value("correct", rank=0), together.value("of")

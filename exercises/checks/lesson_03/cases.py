@@ -101,14 +101,20 @@ def loss_cases(draw: random.Random) -> list[tuple[int, int, list[int]]]:
 
 
 def loss_batch(draw: random.Random, rows: int, ignored: list[int]) -> dict[str, Any]:
-    """x [rows, 6], labels of 4 classes, and a weight [4, 6 + 1] whose last column is the bias. Numbers are multiples of
-    1/256."""
+    """x [rows, 6], labels of 4 classes, the classes' weights, and parameters [4, 6 + 1] whose last column is the bias.
+    Numbers are multiples of 1/256."""
 
     def numbers(n: int) -> list[float]:
         return [round(draw.gauss(0, 256)) / 256 for _ in range(n)]
 
     y = [-100 if i in ignored else draw.randrange(4) for i in range(rows)]
-    return {"x": [numbers(6) for _ in range(rows)], "y": y, "weight": [numbers(7) for _ in range(4)]}
+    weight = draw.sample([0.25, 0.5, 1.5, 2.0, 3.0, 5.0], 4)
+    return {
+        "x": [numbers(6) for _ in range(rows)],
+        "y": y,
+        "weight": weight,
+        "parameters": [numbers(7) for _ in range(4)],
+    }
 
 
 # 03.5: the script's batches have 8 samples, and the last has 5: on four devices chunks of 2, 2 and 1

@@ -21,15 +21,15 @@ def judge_loss(answer: Answer) -> list[str]:
     batches = [cases.loss_batch(d, rows, ignored) for d, (rows, _, ignored) in zip(draws, asked, strict=True)]
     others = [cases.loss_batch(draw, rows, ignored) for rows, _, ignored in asked]
     with dealt(
-        [[(b["weight"], _chunks(b, s)[r::RANKS]) for b, s in zip(batches, sizes, strict=True)] for r in range(RANKS)]
+        [[(_model(b), _chunks(b, s)[r::RANKS]) for b, s in zip(batches, sizes, strict=True)] for r in range(RANKS)]
     ) as folder:
         ranks = answer.on_ranks("losses.replicas", ranks=RANKS, given={"dealt": folder})
     results = [
         [ranks[k % RANKS]["results"][i][k // RANKS] for k in range(len(chunks))] for i, chunks in enumerate(sizes)
     ]
-    given = {"results": results, "others": [(b["weight"], _chunks(b, s)) for b, s in zip(others, sizes, strict=True)]}
+    given = {"results": results, "others": [(_model(b), _chunks(b, s)) for b, s in zip(others, sizes, strict=True)]}
     totals = answer.on_ranks("losses.totals", ranks=1, given=given)[0]["totals"]
-    twins = answer.on_ranks("twins.whole_loss", ranks=1, given=batches)[0]["cases"]
+    twins = answer.on_ranks("twins.whole_loss", ranks=1, given=list(zip(batches, sizes, strict=True)))[0]["cases"]
     for case, chunks, parts, total, twin in zip(asked, sizes, results, totals, twins, strict=True):
         decide(case, chunks, join(parts, total, twin))
     return [
@@ -37,7 +37,7 @@ def judge_loss(answer: Answer) -> list[str]:
             f"{len(batches)} batches of 5 to 40 samples on 2 to 7 devices: loss and gradient of one device, also"
             " for uneven chunks"
         ),
-        "ignored labels do not count, not even where a replica has nothing else",
+        "every class counts with its weight; ignored labels do not count, not even where a replica has nothing else",
         "a replica returns a few numbers, however many samples it has, and the total is made of them alone",
     ]
 
@@ -46,6 +46,11 @@ def _sizes(rows: int, n: int) -> list[int]:
     """The rows of each chunk, as `torch.chunk` cuts them."""
     size = -(-rows // n)
     return [min(size, rows - start) for start in range(0, rows, size)]
+
+
+def _model(batch: dict[str, Any]) -> dict[str, Any]:
+    """What all replicas have of a batch: the model's parameters, and the classes' weights."""
+    return {name: batch[name] for name in ("parameters", "weight")}
 
 
 def _chunks(batch: dict[str, Any], sizes: list[int]) -> list[Any]:
@@ -61,6 +66,7 @@ def join(parts: list[dict[str, Any]], total: dict[str, Any], twin: dict[str, Any
     seen = {
         "loss": total["loss"],
         "right": twin["loss"],
+        "known": twin["known"],
         "dtypes": [parts[0]["dtype"], total["dtype"]],
         "numbers": sum(len(part["numbers"]) for part in parts) / len(parts),
         "gradient": total["gradient"],
@@ -112,13 +118,8 @@ def _loss_symptom(seen: dict[str, Any], rows: int, replicas: int, even: bool, ig
         return "dtype"
     if abs(loss - right) < 1e-9 * max(1.0, abs(right)):
         return "" if seen["gap"] < 1e-9 else "gradient"
-    if ignored:
-        return "ignored"
-    if abs(loss / right / replicas - 1) < 1e-9:
-        return "sum of means"
-    if abs(loss / right / rows - 1) < 1e-9:
-        return "not divided"
-    return "mean of means" if not even else "wrong"
+    known = (name for name, losses in seen["known"].items() if any(abs(loss / x - 1) < 1e-9 for x in losses))
+    return next(known, "ignored" if ignored else "wrong")
 
 
 def _loss_words(symptom: str) -> str:
@@ -128,6 +129,8 @@ def _loss_words(symptom: str) -> str:
         "dtype": "the logits are float64, and what is computed of them is not",
         "not a number": "the loss is not a number",
         "gradient": "the loss is right and its gradient is not",
-        "sum of means": "the loss is too large by a factor of the number of replicas",
-        "not divided": "the loss is too large by a factor of the number of samples",
+        "weights": "a class that weighs more doesn't count for more in all of the loss",
+        "sum of means": "the loss is the sum of the replicas' means",
+        "mean of means": "the loss is the mean of the replicas' means",
+        "not divided": "the loss is a sum over the samples",
     }.get(symptom, "the loss isn't the one that one device computes")

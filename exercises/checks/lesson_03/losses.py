@@ -17,12 +17,12 @@ Chunk = tuple[list[list[float]], list[int]]  # x and labels
 def replicas(load: Any, given: dict[str, Any]) -> None:
     """Calls `replica_loss` on this rank's chunks of every batch, and tells what it returned."""
     mine = rank_side.take(given["dealt"])
-    replica_loss = rank_side.function(load(), "replica_loss", "logits", "y")
-    rank_side.tell(results=[[_result(replica_loss, weight, chunk) for chunk in chunks] for weight, chunks in mine])
+    replica_loss = rank_side.function(load(), "replica_loss", "logits", "y", "weight")
+    rank_side.tell(results=[[_result(replica_loss, batch, chunk) for chunk in chunks] for batch, chunks in mine])
 
 
-def _result(replica_loss: Any, weight: list[list[float]], chunk: Chunk) -> dict[str, Any]:
-    parameters, result = _called(replica_loss, weight, chunk)
+def _result(replica_loss: Any, batch: dict[str, Any], chunk: Chunk) -> dict[str, Any]:
+    parameters, result = _called(replica_loss, batch, chunk)
     numbers = list(result.detach().double().flatten().tolist())
     told = {"numbers": numbers, "shape": list(result.shape), "dtype": str(result.dtype).removeprefix("torch.")}
     if not result.requires_grad:
@@ -32,12 +32,13 @@ def _result(replica_loss: Any, weight: list[list[float]], chunk: Chunk) -> dict[
     return told | {"gradients": each}
 
 
-def _called(replica_loss: Any, weight: list[list[float]], chunk: Chunk) -> tuple[Tensor, Tensor]:
+def _called(replica_loss: Any, batch: dict[str, Any], chunk: Chunk) -> tuple[Tensor, Tensor]:
     """The parameters [classes, width + 1], and what the function returns for their logits."""
     x, y = torch.tensor(chunk[0], dtype=torch.float64), torch.tensor(chunk[1])
-    parameters = torch.tensor(weight, dtype=torch.float64, requires_grad=True)
+    parameters = torch.tensor(batch["parameters"], dtype=torch.float64, requires_grad=True)
     logits = x @ parameters[:, :-1].T + parameters[:, -1]
-    result = replica_loss(logits, y, doing=f"`replica_loss` on a chunk of {len(y)} samples")
+    weight = torch.tensor(batch["weight"], dtype=torch.float64)
+    result = replica_loss(logits, y, weight, doing=f"`replica_loss` on a chunk of {len(y)} samples")
     if not isinstance(result, Tensor):
         rank_side.problem(f"`replica_loss` returned a {type(result).__name__}; a replica hands back a tensor.", "type")
     return parameters, result
@@ -51,11 +52,11 @@ def _gradient(number: Tensor, at: Tensor) -> list[float]:
 def totals(answer: ModuleType, given: dict[str, Any]) -> None:
     """Calls `total_loss` on what the replicas of each batch returned elsewhere. Here they have run on other batches, of
     the same sizes: what the answer has kept of those is of no use."""
-    replica_loss = rank_side.function(answer, "replica_loss", "logits", "y")
+    replica_loss = rank_side.function(answer, "replica_loss", "logits", "y", "weight")
     total_loss = rank_side.function(answer, "total_loss", "gathered")
-    for weight, chunks in given["others"]:
+    for batch, chunks in given["others"]:
         for chunk in chunks:
-            _called(replica_loss, weight, chunk)
+            _called(replica_loss, batch, chunk)
     rank_side.tell(totals=[_total(total_loss, results) for results in given["results"]])
 
 

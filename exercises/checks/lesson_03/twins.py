@@ -89,19 +89,36 @@ def step_bytes(load: Callable[[], ModuleType], given: list[tuple[str, int, int]]
 # --- 03.4: the loss of one device -------------------------------------------------------------------------------------
 
 
-def whole_loss(load: Callable[[], ModuleType], given: list[dict[str, Any]]) -> None:
-    """The loss of each whole batch, and its gradient."""
+def whole_loss(load: Callable[[], ModuleType], given: list[tuple[dict[str, Any], list[int]]]) -> None:
+    """The loss of each whole batch, its gradient, and what known mistakes make of it; with the sizes of its chunks."""
     told = []
-    for batch in given:
-        model = nn.Linear(len(batch["x"][0]), len(batch["weight"])).double()
-        parameters = torch.tensor(batch["weight"], dtype=torch.float64)
+    for batch, sizes in given:
+        model = nn.Linear(len(batch["x"][0]), len(batch["parameters"])).double()
+        parameters = torch.tensor(batch["parameters"], dtype=torch.float64)
         model.load_state_dict({"weight": parameters[:, :-1], "bias": parameters[:, -1]})
-        loss = cross_entropy(model(torch.tensor(batch["x"], dtype=torch.float64)), torch.tensor(batch["y"]))
+        logits, y = model(torch.tensor(batch["x"], dtype=torch.float64)), torch.tensor(batch["y"])
+        weight = torch.tensor(batch["weight"], dtype=torch.float64)
+        loss = cross_entropy(logits, y, weight)
         loss.backward()
         assert model.weight.grad is not None and model.bias.grad is not None
         gradient = torch.cat([model.weight.grad, model.bias.grad[:, None]], 1)
-        told.append({"loss": loss.item(), "gradient": gradient.flatten().tolist()})
+        with torch.no_grad():
+            known = _mistaken(logits, y, weight, sizes)
+        told.append({"loss": loss.item(), "gradient": gradient.flatten().tolist(), "known": known})
     rank_side.tell(cases=told)
+
+
+def _mistaken(logits: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, sizes: list[int]) -> dict[str, list[float]]:
+    """The loss by each known mistake, by its symptom."""
+    total, plain = cross_entropy(logits, y, weight, reduction="sum").item(), cross_entropy(logits, y).item()
+    parts = list(zip(logits.split(sizes), y.split(sizes), strict=True))
+    means = [[cross_entropy(*part, w).item() for part in parts] for w in (weight, None)]
+    return {
+        "weights": [plain, total / int((y != -100).sum())],
+        "not divided": [total, plain * int((y != -100).sum())],
+        "sum of means": [sum(each) for each in means],
+        "mean of means": [sum(each) / len(each) for each in means],
+    }
 
 
 # --- 03.5: the script on one device -----------------------------------------------------------------------------------

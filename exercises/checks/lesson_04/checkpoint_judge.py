@@ -23,6 +23,20 @@ def judge_checkpoint(answer: Answer) -> list[str]:
         loaded = answer.on_ranks("checkpoint.load_wrapped", ranks=2, said=said, given=folder)
         _full(loaded[0], next((rank["lost"] for rank in saved if rank["lost"]), None))
         resumed = answer.on_ranks("checkpoint.load_plain", ranks=2, said=said, given=folder)
+        _loaded(answer, loaded, resumed)
+        _heard(answer.on_ranks("checkpoint.save_in_vain", ranks=2, said=said, given=folder))
+    return [
+        (
+            "loaded in new processes, from DDP into DDP and a plain model, and from a plain model into both; the next"
+            " training step is equal to the last bit"
+        ),
+        "one rank writes, the others wait for it; a write that fails leaves the last good file, and every rank raises",
+        "a file from cuda:7 loads on the CPU",
+    ]
+
+
+def _loaded(answer: Answer, loaded: list[dict[str, Any]], resumed: list[dict[str, Any]]) -> None:
+    """Compare what was loaded, in all directions, with trainings that were never interrupted."""
     rounds = [first["rounds"] | then["rounds"] for first, then in zip(loaded, resumed, strict=True)]
     last, epoch = ("after", 7) if loaded[0]["saved_anyway"] else ("plain", 5)
     twins = [rank["twins"] for rank in answer.on_ranks("twins.checkpoint", ranks=2, given=["first", last])]
@@ -39,14 +53,6 @@ def judge_checkpoint(answer: Answer) -> list[str]:
             compare(rank[doing], twin[state], kind) for rank, twin in zip(rounds, twins, strict=True) if doing in rank
         ]
         decide(doing, seen, wanted)
-    return [
-        (
-            "loaded in new processes, from DDP into DDP and a plain model, and from a plain model into both; the next"
-            " training step is equal to the last bit"
-        ),
-        "one rank writes, the others wait for it; a write that fails leaves the last good file, and raises",
-        "a file from cuda:7 loads on the CPU",
-    ]
 
 
 def compare(seen: dict[str, Any], twin: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -107,6 +113,16 @@ def _full(told: dict[str, Any], lost: str | None) -> None:
             f"While a newer checkpoint was saved over an older one, the old file was {lost}. A crash at that moment"
             " would leave none.",
             "the file at `path` is old or new at any moment, never half and never missing",
+        )
+
+
+def _heard(told: list[dict[str, Any]]) -> None:
+    if any(t["tried"] for t in told) and not all(t["raised"] for t in told):
+        raise Difference(
+            "one rank knows",
+            "The disk of the rank that writes was full, and not every rank heard of it.",
+            "`save_checkpoint` raises on every rank",
+            by_rank(["raised an exception" if t["raised"] else "returned as if it had saved" for t in told]),
         )
 
 

@@ -11,19 +11,25 @@ from torch.nn.parallel import DistributedDataParallel
 
 def save_checkpoint(model, optimizer, epoch, path):
     together = dist.is_available() and dist.is_initialized()
-    if not together or dist.get_rank() == 0:
-        weights = model.state_dict()
-        consume_prefix_in_state_dict_if_present(weights, "module.")
-        buffer = io.BytesIO()
-        torch.save((weights, optimizer.state_dict(), epoch), buffer)
-        handle, name = tempfile.mkstemp(dir=Path(path).parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(buffer.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(name, path)
-    if together:
-        dist.broadcast(torch.zeros(1), src=0)
+    saved = torch.zeros(1)
+    try:
+        if not together or dist.get_rank() == 0:
+            weights = model.state_dict()
+            consume_prefix_in_state_dict_if_present(weights, "module.")
+            buffer = io.BytesIO()
+            torch.save((weights, optimizer.state_dict(), epoch), buffer)
+            handle, name = tempfile.mkstemp(dir=Path(path).parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(buffer.getvalue())
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(name, path)
+            saved += 1
+    finally:  # rank 0's own exception goes on after this
+        if together:
+            dist.broadcast(saved, src=0)
+    if not saved:
+        raise RuntimeError("rank 0 has not saved")
 
 
 def load_checkpoint(model, optimizer, path):

@@ -13,6 +13,7 @@ def bare(model):
 
 
 def save_checkpoint(model, optimizer, epoch, path):
+    failed = torch.zeros(())
     try:
         if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
             buffer = io.BytesIO()
@@ -28,9 +29,14 @@ def save_checkpoint(model, optimizer, epoch, path):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
                 raise
+    except BaseException:
+        failed += 1
+        raise
     finally:
         if dist.is_initialized():
-            dist.barrier()
+            dist.all_reduce(failed)
+    if failed:
+        raise RuntimeError("the rank that writes could not")
 
 
 def load_checkpoint(model, optimizer, path):
