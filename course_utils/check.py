@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from .card import Card, Outcome
 from .extras import missing
-from .failure import CourseError
+from .failure import CourseError, LaunchError
 from .folders import COURSE, notebook_folder, notebook_name, save_script
 from .lesson_modules import FOLDER as LESSONS
 from .table import Table, show
@@ -75,7 +75,7 @@ def judge(name: str, source: str) -> Judgement:
     started = time.monotonic()
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deep
         line = ""
         if isinstance(error, SyntaxError) and error.lineno:
             line = f", line {error.lineno + 1} of the cell: `{(error.text or '').strip()}`"
@@ -91,11 +91,16 @@ def judge(name: str, source: str) -> Judgement:
         answer = judging().Answer(path, f"lesson_{name[:2]}")
         checked = exercise.judge(answer)
         answer.check_guard()
-    except judging().Difference as difference:
-        outcome: Outcome = "not done" if untouched else "not solved"
-        words = "not done yet. You haven't changed the program so far, and this is what it does:" if untouched else ""
-        return Judgement(outcome, difference.symptom, time.monotonic() - started, difference=difference, words=words)
-    return Judgement("solved", seconds=time.monotonic() - started, checked=tuple(checked))
+        return Judgement("solved", seconds=time.monotonic() - started, checked=tuple(checked))
+    except judging().Difference as found:
+        difference = found
+    except LaunchError:
+        raise
+    except Exception as error:  # ours, or a RankError: every answer gets a verdict
+        difference = judging().stopped(error)
+    outcome: Outcome = "not done" if untouched else "not solved"
+    words = "not done yet. You haven't changed the program so far, and this is what it does:" if untouched else ""
+    return Judgement(outcome, difference.symptom, time.monotonic() - started, difference=difference, words=words)
 
 
 def check_exercise(name: str, source: str, hint: bool = False) -> None:
@@ -328,7 +333,8 @@ def _record(exercise: Exercise, found: Judgement, source: str, opened: int) -> N
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Judge a file. Returns 0 when it solves the exercise, 1 when it doesn't, 2 when it can't be judged."""
+    """Judge a file. Returns 0 when it solves the exercise, 1 when it doesn't, 2 when it can't be judged (in the JSON
+    `solved` is then null)."""
     parser = argparse.ArgumentParser(
         prog="python -m course_utils.check", description="Judge a file as the answer to an exercise."
     )
@@ -350,6 +356,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         exercise = _find(options.exercise)
     except (OSError, UnicodeDecodeError, CourseError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        if options.json:
+            print(json.dumps({"solved": None, "symptom": "", "seconds": 0.0, "differs": str(error)}))
         return 2
     if options.json:
         words = found.difference.differs if found.difference else found.words

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .spans import Interval, Span
+from .units import counted
 
-IN_SHORT = (  # of a run, before the command that repeats it
-    "Modelled GPUs: times and memory are theirs, and what large tensors held was not computed.\non real GPUs: "
-)
+IN_SHORT = "Modelled GPUs: times and memory are theirs, and what large tensors held was not computed."  # of a run
 # What the spans of a rank's file are called on a timeline. Work of another kind counts as compute.
 _WHAT = {"communication": "communication", "waiting": "waiting", "copy": "loading"}
 _STEP = ("step", "ProfilerStep")  # what a program calls its steps, as `traces.load` reads them
@@ -51,7 +50,12 @@ class Emulated:
     @property
     def seconds(self) -> float:
         """When the last rank, and the last of the GPUs, had done all."""
-        return float(max(end for rank in self.found for end in (rank["host_s"], *(span[3] for span in rank["spans"]))))
+        return float(max(end for end, _ in self.peaks()))
+
+    def peaks(self) -> list[tuple[float, int]]:
+        """When each rank and its GPU had done all, in seconds, and the bytes of its memory's fullest moment."""
+        ends = [max([rank["host_s"], *(span[3] for span in rank["spans"])]) for rank in self.found]
+        return [(end, int(rank["peak_bytes"])) for end, rank in zip(ends, self.found, strict=True)]
 
     @property
     def memory_bytes(self) -> int:
@@ -114,7 +118,7 @@ class Emulated:
         return [Mark(*mark) for mark in self.found[rank]["marks"]]
 
     def __repr__(self) -> str:
-        return f"<emulated {self.cluster}: {self.ranks} ranks, {self.seconds:.4g} s modelled>"
+        return f"<emulated {self.cluster}: {counted(self.ranks, 'rank')}, {self.seconds:.4g} s modelled>"
 
 
 class _Phases:

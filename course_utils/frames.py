@@ -158,6 +158,8 @@ def _short(file: str) -> str:
 
 def where(dump: str, rank: int) -> str:
     """A sentence from a faulthandler dump: `rank 0 waits in all_reduce: "dist.all_reduce(t)", line 12`."""
+    if dump.startswith("stopped by a signal"):  # as `engines/stacks.py` writes it
+        return f"rank {rank} was stopped (SIGSTOP): it could do nothing until somebody sends SIGCONT"
     threads: list[list[tuple[str, int, str]]] = []
     frames: list[tuple[str, int, str]] = []
     for text in dump.splitlines():

@@ -158,9 +158,11 @@ def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
         run = _collect(request, placement, engine, outcome, stream.records, handle.start, handle.where or str(machine))
         if run.others:
             recent.append((run.others[0], run.others[1]))
-        run.save(Path(request.folder, "run.json"))
+        unsaved = _save(run)
         if not options.detach:
             view.end(last_line(run, view.seconds), run.ok, below=stream.wrote)
+    if unsaved and not options.quiet:
+        print_lines(unsaved)
     if options.detach:
         return run
     if run.outcome == "interrupted":
@@ -211,6 +213,19 @@ def _request(
         module=options.module,
         agent_store=agent_store,
     )
+
+
+def _save(run: Run) -> str:
+    """Save a run in its folder. Returns what to say if that fails: the ranks have run, whatever the disk says."""
+    try:
+        run.save(Path(run.path, "run.json"))
+    except OSError as error:
+        why = error.strerror or str(error)
+        return (
+            f"The run couldn't be saved in {run.path} ({why}), so Run.load won't find it; you have it here all the"
+            " same. Free some space there, or set COURSE_HOME to another folder."
+        )
+    return ""
 
 
 def _dry(request: Request, placement: Placement, engine: Engine, options: LaunchOptions) -> Run:

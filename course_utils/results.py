@@ -7,6 +7,7 @@ import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,8 @@ def read_ranks(
         if error.exists() and not result.ok:
             result.error = json.loads(error.read_text())
             if not may_run and not result.error.get("printed"):
-                _append(log, result.error["traceback"])
+                with suppress(OSError):  # a full disk; `Run.log` adds it
+                    _append(log, result.error["traceback"])
         if stack.exists() and stack.stat().st_size:
             result.stack = stack.read_text(errors="replace")
         elif stack.exists() and not on_cluster:  # where a rank may still write to it

@@ -19,6 +19,7 @@ from .provenance import Provenance
 from .results import RankResult, launcher_statuses, read_ranks, value_of, values_of
 from .samples import Samples
 from .table import ShowsTable, Table
+from .units import counted, readable
 
 SCHEMA = 2  # of run.json; goes up with a change that an older course couldn't read
 
@@ -135,9 +136,11 @@ class Run(ShowsTable):
         return self
 
     def table(self) -> Table:
-        """One row a rank: rank, how it ended, records, last values."""
+        """One row a rank: rank, how it ended, what its emulated GPUs took, records, last values. No row if all ended
+        well and left nothing. The command that repeats the run waits behind a click."""
         rows: list[tuple[str, ...]] = []
         yet = {"waiting": "waits", "running": "runs", "dry": "not started"}.get(self.outcome)
+        modelled = self._modelled()
         for r in self.ranks:
             last: dict[str, Any] = {}
             for record in r.records:
@@ -145,18 +148,33 @@ class Run(ShowsTable):
                     {k: v for k, v in record.items() if k not in ("time", "progress") and not isinstance(v, list)}
                 )
             shown = ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in list(last.items())[:6])
-            rows.append(
-                (f"{r.rank} on {r.node}" if r.node else str(r.rank), yet or r.ended, str(len(r.records)), shown)
-            )
-        head = ("rank", "ended", "records", "last values")
-        by_hand = IN_SHORT if self.provenance.kind == "emulated" else "by hand: "
-        return Table(head, rows, "llrl", self._headline(), f"{by_hand}`{self.command}`")
+            name = f"{r.rank} on {r.node}" if r.node else str(r.rank)
+            reports = (str(len(r.records)), shown) if self.records else ()
+            rows.append((name, yet or r.ended, *(modelled[r.rank] if modelled else ()), *reports))
+        head = ("rank", "ended", *(("virtual time", "peak memory") if modelled else ()))
+        head += ("records", "last values") if self.records else ()
+        align = "ll" + "rr" * bool(modelled) + "rl" * bool(self.records)
+        note, label = (IN_SHORT, "on real GPUs") if self.provenance.kind == "emulated" else ("", "by hand")
+        more = (label, f"`{self.command}`") if self.command else None
+        if self.ok and len(head) == 2:
+            head, rows, align = (), [], ""
+        return Table(head, rows, align, self._headline(), note, more)
+
+    def _modelled(self) -> list[tuple[str, str]]:
+        """The virtual time and the peak memory of each rank, in words; empty if they aren't known."""
+        if self.provenance.kind != "emulated":
+            return []
+        try:
+            found = self.emulated.peaks()
+        except (OSError, ValueError):  # a rank was killed, or the folder is gone
+            return []
+        return [(readable("s", seconds), readable("bytes", nbytes)) for seconds, nbytes in found]
 
     def _headline(self) -> str:
         how, real = f"{self.engine} job {self.job['id']}" if self.job else self.engine, ""
         if self.provenance.kind == "emulated":
             how, real = f"emulated on {self.provenance.machine}", " of real time"
         return (
-            f"{Path(self.script).name}: {self.world_size} ranks, {how},"
+            f"{Path(self.script).name}: {counted(self.world_size, 'rank')}, {how},"
             f" {'' if math.isnan(self.wall_s) else f'{self.wall_s:.2f} s{real}, '}{self.outcome}"
         )

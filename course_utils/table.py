@@ -52,6 +52,7 @@ class Table:
     align: str
     caption: str = ""
     note: str = ""
+    more: tuple[str, str] | None = None  # a label, and what waits behind a click on it; not in a terminal
 
     def __post_init__(self) -> None:
         for row in [self.head, *self.rows] if self.head else self.rows:
@@ -81,10 +82,11 @@ class Table:
         cells = ("".join(map(self._cell, row, self.align)) for row in self.rows)
         body = "".join(f"<tr style='{_ROW}'>{row}</tr>" for row in cells)
         note = f"<p style='margin:.4em 0;max-width:900px'>{marked(self.note)}</p>" if self.note else ""
-        return (
-            f"<div style='overflow-x:auto'>{caption}<table style='border-collapse:collapse;table-layout:auto;margin:0'>"
-            f"{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>{note}</div>"
-        )
+        more = fold(self.more[0], marked(self.more[1])) if self.more else ""
+        thead = f"<thead><tr>{head}</tr></thead>" if head else ""
+        style = "border-collapse:collapse;table-layout:auto;margin:0"
+        table = f"<table style='{style}'>{thead}<tbody>{body}</tbody></table>" if thead or body else ""
+        return f"<div style='overflow-x:auto'>{caption}{table}{note}{more}</div>"
 
     def _longest(self) -> float:
         return max((abs(cell.value) for row in self.rows for cell in row if isinstance(cell, Bar)), default=0.0) or 1.0

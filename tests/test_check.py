@@ -316,6 +316,31 @@ def test_a_file_is_judged_from_the_command_line(tmp_path: Path, capsys: pytest.C
     assert main(["04.1", str(answer), "--json"]) == 1 and json.loads(capsys.readouterr().out)["symptom"] == "syntax"
     assert main(["04.9", str(answer)]) == 2 and main(["04.1", str(tmp_path / "none.py")]) == 2
     assert "there is no exercise '04.9'" in capsys.readouterr().err
+    assert main(["04.9", str(answer), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["solved"] is None
+
+
+def test_every_answer_gets_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also one that makes a judge, or a task of ours, stop with an error of its own."""
+    program, path = tmp_path / "program.py", tmp_path / "answer.py"
+    program.write_text("int(float('nan'))\n")
+    path.write_text("x = 1\n")
+
+    def verdict(decide: Any) -> dict[str, Any]:
+        monkeypatch.setitem(lesson_exercises("04"), "04.1", replace(known()["04.1"], judge=decide))
+        assert main(["04.1", str(path), "--json"]) == 1
+        return json.loads(capsys.readouterr().out)
+
+    found = verdict(lambda answer: [1 // 0])
+    assert found["symptom"] == "check stopped" and "ZeroDivisionError" in found["differs"]
+    monkeypatch.setattr(judging, "PROGRAM", program)
+    found = verdict(lambda answer: answer.on_ranks("train", 1))
+    assert found["symptom"] == "check stopped" and "ValueError: cannot convert" in found["differs"]
+    assert main(["04.1", str(path)]) == 1 and "Traceback" not in capsys.readouterr().out
+    path.write_text("x = " + "-" * 20_000 + "1\n")
+    assert verdict(lambda answer: ["never asked"])["symptom"] == "syntax"
 
 
 def test_only_asking_opens_a_hint_one_at_a_time_and_it_stays_until_the_exercise_is_solved(

@@ -32,16 +32,13 @@ def test_a_megabyte_from_each_rank(kernel: Kernel, engine: str) -> None:
     script = "for i in range(12_000):\n    print(f'{i:06d}', 'abcdefghij' * 8)\nprint('last')\n"
     got = kernel.run(ranks(engine, script, "--timeout 60"))
     assert got.error is None, got.error
-    shown = got.text.encode()
-    assert 190_000 < len(shown) < 215_000
+    assert len(got.text.encode()) < 40_000, "a screen or two"
     for rank in (0, 1):
         lines = lines_of(got.text, rank)
-        assert all(re.fullmatch(r"\d{6} (abcdefghij){8}", line) for line in lines if line != "last"), "torn lines"
-        assert [int(line[:6]) for line in lines if line != "last"] == list(
-            range(len([line for line in lines if line != "last"]))
-        ), "lines out of order, or missing"
-    assert len(lines_of(got.text, 0)) + len(lines_of(got.text, 1)) > 1000
-    said = re.search(r"more than 200 KB of output; all of it is in (\S+)/rank\*\.log", got.text)
+        assert all(re.fullmatch(r"\d{6} (abcdefghij){8}", line) for line in lines[:-1]), "torn lines"
+        numbers = [int(line[:6]) for line in lines[:-1]]
+        assert numbers == sorted(numbers) and numbers[0] == 0 and numbers[-1] == 11_999 and lines[-1] == "last"
+    said = re.search(r"of rank 1 left out: run.log\(1\), or (\S+)/rank1\.log", got.text)
     assert said and said[1] == kernel.ask("run.path")
     for rank in (0, 1):
         log = (Path(said[1]) / f"rank{rank}.log").read_text().splitlines()
@@ -67,7 +64,8 @@ while not os.path.exists("seen"):
     (kernel.work / "seen").unlink()
     assert got.error is None
     for rank in (0, 1):
-        assert lines_of(got.text, rank) == [f"line {i}" for i in range(300)]
+        assert lines_of(got.text, rank)[-1] == "line 299"
+        assert kernel.ask(f"run.log({rank})").splitlines() == [f"line {i}" for i in range(300)]
     check_rate(got)
 
 
@@ -91,14 +89,14 @@ os.write(1, b"by number\\n")
     for i in range(200):
         expected += [f"python {i}", f"printf {i}", "puts", f"stderr {i}", "two pieces"] + ["child"] * (i % 50 == 0)
     for rank in (0, 1):
-        assert lines_of(got.text, rank) == [*expected, "by number"]
+        assert kernel.ask(f"run.log({rank})").splitlines() == [*expected, "by number"]
 
 
 def test_output_without_newlines(kernel: Kernel) -> None:
     """A long piece without a newline is shown in parts, a short one when the rank ends. Of a line that is overwritten,
     the last state is shown."""
     got = kernel.run(ranks("local", "for i in range(1000):\n    print('y' * 100, end='')\n", n=1))
-    assert got.error is None and "".join(lines_of(got.text, 0)) == "y" * 100_000
+    assert got.error is None and re.fullmatch("y+ \\.\\.\\.(\\.\\.\\. y+)?", "".join(lines_of(got.text, 0)))
     got = kernel.run(ranks("local", "for i in range(100):\n    print(f'\\r{i} of 100', end='')\n", n=1))
     assert lines_of(got.text, 0) == ["99 of 100"]
     got = kernel.run(ranks("local", "print('first', end='')\nprint('\\nsecond', end='')\n", n=1))
@@ -108,13 +106,13 @@ def test_output_without_newlines(kernel: Kernel) -> None:
 def test_letters_beyond_ascii_and_bytes_that_are_no_text(kernel: Kernel) -> None:
     script = (
         "import os\nprint('größer → 速い')\nos.write(1, b'\\xff\\xfe raw\\n')\nprint('\\ud800 half')\n"
-        "print('x' * 40_000 + 'é' * 40_000)\n"
+        "print('x' * 400 + 'é' * 400)\n"
     )
     got = kernel.run(ranks("local", script, n=1))
     assert got.error is None, got.error
     assert lines_of(got.text, 0)[0] == "größer → 速い"
     assert lines_of(got.text, 0)[1].endswith(" raw") and "half" in lines_of(got.text, 0)[2]
-    assert got.text.count("é") == 40_000
+    assert got.text.count("é") == 400
 
 
 def test_a_flood_is_stopped(kernel: Kernel) -> None:

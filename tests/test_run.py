@@ -13,7 +13,7 @@ import pytest
 
 from course_utils import run as run_module
 from course_utils import sweeps as sweeps_module
-from course_utils.launcher import LaunchError
+from course_utils.launcher import LaunchError, _save
 from course_utils.provenance import Provenance
 from course_utils.results import RankResult, RanksDiffer
 from course_utils.run import Run
@@ -236,6 +236,13 @@ def test_readers_beside_a_writer_find_whole_files(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
 
 
+def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
+    run = a_run(path=str(tmp_path / "gone"))
+    said = _save(run)
+    assert said.startswith("The run couldn't be saved in ") and "set COURSE_HOME" in said
+    assert _save(a_run(path=str(tmp_path))) == "" and (tmp_path / "run.json").exists()
+
+
 def test_how_ranks_ended_in_words() -> None:
     assert [RankResult(0, *how).ended for how in ((0,), (3,), (-9, "SIGKILL"), (None,))] == [
         "finished",
@@ -253,8 +260,13 @@ def test_a_run_shows_itself() -> None:
     assert (
         "cell-12345678.py: 2 ranks, warm, 1.50 s, finished" in text
         and "step_s=0.1235" in text
-        and "by hand: `torchrun cell.py`" in text
+        and "torchrun" not in text
     )
+    assert "<summary" in run._repr_html_() and "<code>torchrun cell.py</code>" in run._repr_html_(), "behind a click"
+    silent = reported([], [])
+    assert repr(silent).splitlines() == ["cell-12345678.py: 2 ranks, warm, 1.50 s, finished"]
+    assert "<table" not in silent._repr_html_() and "torchrun cell.py" in silent._repr_html_()
+    assert repr(a_run(ranks=[RankResult(0, 0)])).startswith("cell-12345678.py: 1 rank, ")
     run.ranks[0].records[0]["step_s"] = "<b>"
     assert "&lt;b&gt;" in run._repr_html_() and "<b>" not in run._repr_html_()
 

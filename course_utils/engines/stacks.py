@@ -12,6 +12,7 @@ from .cleanup import send
 
 DUMP_S = 1.0  # we wait for the stacks no longer than this
 RECORD_S = 0.3  # at most this long for the records of collectives
+STOPPED = "stopped by a signal\n"  # instead of a stack
 _THREAD = re.compile(r"^(?=(?:Current thread|Thread) )", re.M)
 
 
@@ -26,9 +27,20 @@ def handles(pid: int, signal_number: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) >> (signal_number - 1) & 1)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP keeps a process from going on. Linux only; False elsewhere."""
+    try:
+        return re.search(r"^State:\s*T ", Path(f"/proc/{pid}/status").read_text(), re.M) is not None
+    except OSError:
+        return False
+
+
 def dump(pids: Mapping[int, int], folder: Path) -> dict[int, str]:
-    """Have ranks (rank -> pid) write where they stand, and wait until they have. Returns what each has added to its
-    file."""
+    """Have ranks (rank -> pid) write where they stand, and wait until they have. For a rank that a signal has stopped,
+    this says so in its file. Returns what each has added to its file."""
+    for rank in [rank for rank, pid in pids.items() if is_stopped(pid)]:
+        (folder / f"rank{rank}.stack").write_text(STOPPED)
+    pids = {rank: pid for rank, pid in pids.items() if not is_stopped(pid)}
     files = {rank: folder / f"rank{rank}.stack" for rank in pids}
     before = {rank: _size(path) for rank, path in files.items()}
     for pid in pids.values():

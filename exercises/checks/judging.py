@@ -9,6 +9,7 @@ import math
 import re
 import secrets
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -147,6 +148,29 @@ class Answer:
         return [_told(result, marker) or {} for result in run.ranks]
 
 
+def stopped(error: Exception) -> Difference:
+    """The verdict where an answer made the check itself stop, with an error that nobody had expected."""
+    if isinstance(error, RankError):
+        what, at = error.cause, [r.error["traceback"].rstrip().splitlines()[-1] for r in error.run.ranks if r.error][:1]
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        what, at = (
+            f"{type(error).__name__}: {error}",
+            [f"{Path(f.filename).name}, line {f.lineno}" for f in frames[-1:]],
+        )
+    what = " ".join(what.split())
+    return Difference(
+        "check stopped",
+        f"The check stopped before it could tell: {what[:300]}",
+        "an answer that the check can follow to its end",
+        at,
+        (
+            "What does your code return, or leave behind, that the text doesn't name? Look at types, shapes and NaN.",
+            "If it does just what the text asks for, the fault is in the check. Then please send us your answer.",
+        ),
+    )
+
+
 @contextmanager
 def dealt(parts: Sequence[Any]) -> Iterator[str]:
     """A folder with a part for each rank, anything that JSON holds.
@@ -249,11 +273,13 @@ def _difference(error: RankError, answer: Path, said: Mapping[str, str]) -> Diff
     """What the student's code did to make a launch fail; None if it wasn't their code."""
     run = error.run
     # If a framework raises after it called the student's code, the traceback has none of their lines. `said` knows
-    # such messages.
+    # such messages; otherwise it counts if the task was in a call of that code.
     raised = [
         r
         for r in run.ranks
-        if r.error and (_lines(r, answer) or _symptom(r.error, said)) and not _ALONE.search(r.error["message"])
+        if r.error
+        and (_lines(r, answer) or _symptom(r.error, said) or _doing(r))
+        and not _ALONE.search(r.error["message"])
     ]
     if raised:
         first = min(raised, key=lambda r: r.error["time"] if r.error else 0.0)

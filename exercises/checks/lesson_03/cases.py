@@ -17,6 +17,9 @@ SCATTER_CASES: list[tuple[Any, int]] = [
     ([6, "name", 6], 2),
     ({"ids": 5, "mask": 5, "options": "object"}, 4),
     (({"ids": 9, "more": [9, "object"]}, 9), 4),
+    ((10, ()), 4),
+    ({"x": 6, "extra": [], "more": {}}, 3),
+    ([], 3),
 ]
 UNEQUAL: list[tuple[Any, int]] = [((12, 1), 4), ({"x": 8, "y": 6}, 2), ((8, [4]), 2)]  # (value, devices): rows differ
 # What replicas return; ("scalar", v) means a tensor without dimensions.

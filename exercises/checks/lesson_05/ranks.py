@@ -164,9 +164,9 @@ def _train_ddp(cls: Callable[..., Any], watch: Watch) -> dict[str, Any]:
         wrapped = cls(module, BUCKET_BYTES, doing="wrapping the model")
         start = state(module)
         optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=LR)
-        weights, reduces, early, unawaited = [], [], [], 0
+        weights, reduces, nbytes, early, unawaited = [], [], [], [], 0
         for step in range(DDP_STEPS):
-            before = _reduces(counted)
+            before, calls = _reduces(counted), len(counted.calls)
             watch.step += 1
             watch.open.clear()
             x, y = samples(seed, step)
@@ -184,12 +184,14 @@ def _train_ddp(cls: Callable[..., Any], watch: Watch) -> dict[str, Any]:
             optimizer.step()
             weights.append(flat(module))
             reduces.append(_reduces(counted) - before)
+            nbytes.append([size for name, size in counted.calls[calls:] if name.startswith("allreduce")])
             early.append(events["sent"])
     return {
         "seed": seed,
         "start": start,
         "weights": weights,
         "reduces": reduces,
+        "nbytes": nbytes,
         "early": early,
         "waits": watch.waits_in_backward,
         "stale": watch.stale,

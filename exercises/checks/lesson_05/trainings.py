@@ -52,7 +52,8 @@ def _ddp(seen: list[dict[str, Any]], twin: dict[str, Any], where: str) -> None:
         "after `finish` every gradient is the mean over the ranks, so that all hold the weights of one process with"
         " the samples of all"
     )
-    wanted = len(buckets(twin["nbytes"], BUCKET_BYTES, BUCKET_BYTES))
+    full = [sum(twin["nbytes"][i] for i in bucket) for bucket in buckets(twin["nbytes"], BUCKET_BYTES, BUCKET_BYTES)]
+    wanted = len(full)
     _start([s["start"] for s in seen], twin["start"], where)
     reduces = [s["reduces"] for s in seen]
     if any(s["unawaited"] for s in seen):
@@ -82,6 +83,13 @@ def _ddp(seen: list[dict[str, Any]], twin: dict[str, Any], where: str) -> None:
             f"A step has {odd} all-reduces{where}.",
             f"{wanted}: one per bucket, and a bucket is full when it holds bucket_bytes or more",
             by_rank([f"all-reduces in each step: {some(rank)}" for rank in reduces]),
+        )
+    other = next((sizes for s in seen for sizes in s["nbytes"] if sizes and sorted(sizes) != sorted(full)), None)
+    if other:
+        raise Difference(
+            "other buckets",
+            f"The all-reduces of a step have {some(other)} bytes{where}.",
+            f"{some(full)} bytes: filled from the last parameter to the first, and closed at {BUCKET_BYTES} or more",
         )
     early = [count or 0 for s in seen for count in s["early"]]
     if min(early) == 0:

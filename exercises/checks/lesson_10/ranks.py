@@ -85,6 +85,13 @@ def _optimizer_case(make: Callable[..., Any], ranks: int, models: list[dict[str,
                 student.step()
             rank_side.report(call="")
             seen["calls"].append(counted.calls)
+            if any(
+                p.grad is None or not torch.equal(p.grad, g.view_as(p)) for p, g in zip(params, pieces, strict=True)
+            ):
+                rank_side.problem(
+                    f"`step` changed the .grad of the parameters, on {ranks} ranks. They belong to the caller.",
+                    "gradients changed",
+                )
             for i, (p, shape) in enumerate(zip(params, shapes, strict=True)):
                 if p.dtype != torch.float64 or p.shape != shape or not p.is_leaf or not p.requires_grad:
                     rank_side.problem(

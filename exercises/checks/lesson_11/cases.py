@@ -99,7 +99,11 @@ TABLE_CASES: list[tuple[dict[int, list[float]], str, float]] = [
     ({2: [3.0, 3.0, 3.0]}, "strong", 0.5),
     ({2: [4.0, 4.2], 4: [2.0, 1.0, 3.0, 1.2], 6: [2.2, 1.1]}, "strong", 0.9),  # two in the middle: take their mean
     ({3: [1.0, 1.0], 6: [1.4, 1.0]}, "weak", 1.1),  # no efficiency is that large, but the first row counts
-    ({2: [1.0, 1.0], 4: [0.4, 0.4], 8: [0.2, 0.2]}, "strong", 1.1),  # the first row is below, so nothing after it counts
+    (
+        {2: [1.0, 1.0], 4: [0.4, 0.4], 8: [0.2, 0.2]},
+        "strong",
+        1.1,
+    ),  # the first row is below, so nothing after it counts
 ]
 
 

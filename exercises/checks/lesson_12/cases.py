@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-# 12.1: batches of each rank, images in one of them, learning rates of the optimizer steps.
-PORT_RANKS, PORT_BATCHES, PORT_IMAGES = 2, 8, 4
+# 12.1: batches of each rank (enough that the schedule comes to its end), images in one of them, learning rates of the
+# optimizer steps.
+PORT_RANKS, PORT_BATCHES, PORT_IMAGES = 2, (12, 14, 16), 4
 PORT_ACCUMULATE, PORT_CLIP, PORT_LR, PORT_START, PORT_ITERS = 2, 0.5, 1e-2, 0.1, 4
 
 # 12.2: (images, ranks)
@@ -27,7 +28,8 @@ TENSORFLOW_CASES = [(128, 1, 2), (128, 2, 4), (60, 3, 1), (32, 1, 1)]
 TENSORFLOW_ERRORS = [(100, 2, 4)]
 
 # 12.4: (images of each replica, global batch)
-LOSS_CASES = [((8, 8), 16), ((8, 4), 16), ((3, 3), 6), ((8,), 8)]
+LOSS_CASES = [((8, 8), 16), ((8, 4), 16), ((3, 3), 6), ((8,), 8), ((2, 4, 3), 9), ((5, 0), 16)]
+REPLICAS = 3  # the most of them
 PENALTY = 0.01
 
 

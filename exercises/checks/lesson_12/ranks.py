@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import rank_side
-from .cases import LOSS_CASES, PORT_BATCHES, PORT_IMAGES, PORT_RANKS
+from .cases import LOSS_CASES, PORT_IMAGES, PORT_RANKS, REPLICAS
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 # --- 12.1 -------------------------------------------------------------------------------------------------------------
 
 
-def port(load: Callable[[], ModuleType], given: int) -> None:
+def port(load: Callable[[], ModuleType], given: list[int]) -> None:
     import logging
 
     import torch
@@ -46,7 +46,7 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
     if not (isinstance(answer.Ported, type) and issubclass(answer.Ported, L.LightningModule)):
         rank_side.problem("`Ported` is not an `L.LightningModule`.", "module")
 
-    model, x, y = port_data(given)
+    model, x, y = port_data(*given)
     n = PORT_RANKS * PORT_IMAGES
     settings = settings_of(doing="asking for the settings of the trainer")
     if not isinstance(settings, dict):
@@ -56,6 +56,9 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
             "type",
         )
     module = module_of(model, doing="making the module")
+    theirs = {id(p) for p in model.parameters()}
+    if own := [name for name, p in module.named_parameters() if id(p) not in theirs]:
+        rank_side.problem(f"`Ported` has parameters that `model` doesn't have: {', '.join(own[:3])}.", "own parameters")
     modes: set[bool] = set()
     model.register_forward_pre_hook(lambda model, _: modes.add(model.training))
     rank_side.seed_differently()
@@ -67,8 +70,13 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
             "no loss",
         )
     rates: list[float] = []
+    batches = 0
 
     class Watch(L.Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            nonlocal batches
+            batches += 1
+
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
             rates.append(optimizer.param_groups[0]["lr"])
 
@@ -91,6 +99,11 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
         trainer = L.Trainer(**{**settings, **ours})
     except TypeError as error:
         rank_side.problem(f"`L.Trainer` does not take your settings: {error}", "settings")
+    if type(trainer.limit_train_batches) is not float or trainer.limit_train_batches != 1.0:
+        rank_side.problem(
+            f"With your settings the trainer takes only a part of the batches: {trainer.limit_train_batches}.",
+            "cut short",
+        )
     data = TensorDataset(x, y)
     trainer.fit(
         module,
@@ -99,21 +112,23 @@ def port(load: Callable[[], ModuleType], given: int) -> None:
     rank_side.report(call="")
 
     said = None if said is None else said.item()
-    rank_side.tell(said=said, rates=rates, steps=trainer.global_step, weights=flat(model), mode=all(modes))
+    rank_side.tell(
+        said=said, rates=rates, batches=batches, steps=trainer.global_step, weights=flat(model), mode=all(modes)
+    )
 
 
 def flat(model: Any) -> list[float]:
     return [value for p in model.parameters() for value in p.flatten().tolist()]
 
 
-def port_data(seed: int) -> tuple[Any, Any, Any]:
-    """The model, and all images and their classes: the same on all ranks."""
+def port_data(seed: int, batches: int) -> tuple[Any, Any, Any]:
+    """The model, and all images and their classes, so many batches for each rank: the same on all ranks."""
     import torch
     from torch import nn
 
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5)).double()
-    x = 4 * torch.randn(PORT_BATCHES * PORT_RANKS * PORT_IMAGES, 6, dtype=torch.float64)
+    x = 4 * torch.randn(batches * PORT_RANKS * PORT_IMAGES, 6, dtype=torch.float64)
     return model, x, torch.randint(5, (len(x),))
 
 
@@ -206,16 +221,20 @@ def loss(load: Callable[[], ModuleType]) -> None:
 
     tf.config.set_visible_devices([], "GPU")
     [cpu] = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * REPLICAS)
     replica_loss = rank_side.function(load(), "replica_loss", "per_image", "kernel", "global_batch")
     told = []
+    # Collective operations, which are the default, can't change their number of devices within a process.
+    one_device = tf.distribute.ReductionToOneDevice
     rng = np.random.default_rng()
     for parts, global_batch in LOSS_CASES:
         strategy = (
-            tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]) if len(parts) > 1 else tf.distribute.get_strategy()
+            tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(len(parts))], one_device())
+            if len(parts) > 1
+            else tf.distribute.get_strategy()
         )
-        first = rng.normal(size=(4, 3))
-        images = [rng.normal(size=(n, 4)) for n in parts]
+        first = rng.normal(size=(4, 3)).astype("float32")  # as everything in TensorFlow, unless one asks for more
+        images = [rng.normal(size=(n, 4)).astype("float32") for n in parts]
         with strategy.scope():
             kernel = tf.Variable(first)
             optimizer = tf.keras.optimizers.SGD(1.0)

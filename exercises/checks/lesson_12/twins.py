@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from .. import rank_side
-from .cases import PORT_ACCUMULATE, PORT_BATCHES, PORT_CLIP, PORT_IMAGES, PORT_ITERS, PORT_LR, PORT_RANKS, PORT_START
+from .cases import PORT_ACCUMULATE, PORT_CLIP, PORT_IMAGES, PORT_ITERS, PORT_LR, PORT_RANKS, PORT_START
 from .ranks import flat, port_data
 
 
-def port(load: Callable[[], ModuleType], given: int) -> None:
+def port(load: Callable[[], ModuleType], given: list[int]) -> None:
     """The loss of the first batch, the learning rates, and the weights after the loop, also without clipping."""
-    model, x, y = port_data(given)
+    model, x, y = port_data(*given)
     n = PORT_RANKS * PORT_IMAGES
     loss = nn.functional.cross_entropy(model(x[:n]), y[:n]).item()
-    (clipped, rates), (free, _) = (_loop(*port_data(given), clip) for clip in ("norm", "none"))
+    (clipped, rates), (free, _) = (_loop(*port_data(*given), clip) for clip in ("norm", "none"))
     rank_side.tell(loss=loss, rates=rates, norm=flat(clipped), none=flat(free))
 
 
@@ -31,7 +31,7 @@ def _loop(model: Any, x: Any, y: Any, clip: str) -> tuple[Any, list[float]]:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=PORT_START, total_iters=PORT_ITERS)
     rates = []
     n = PORT_RANKS * PORT_IMAGES
-    for i in range(PORT_BATCHES):
+    for i in range(len(x) // n):
         loss = nn.functional.cross_entropy(model(x[i * n : (i + 1) * n]), y[i * n : (i + 1) * n])
         (loss / PORT_ACCUMULATE).backward()
         if i % PORT_ACCUMULATE == PORT_ACCUMULATE - 1:

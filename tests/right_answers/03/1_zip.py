@@ -16,6 +16,8 @@ def scatter(value: Any, n: int) -> list[Any]:
         raise ValueError("the tensors differ in their number of rows")
     if isinstance(value, torch.Tensor):
         return list(value.chunk(n))
+    if value in ([], (), {}):  # zip would give nothing of it
+        return n * [value]
     if isinstance(value, dict):
         return [dict(zip(value, parts)) for parts in zip(*(scatter(v, n) for v in value.values()))]
     if isinstance(value, (list, tuple)):
