@@ -78,7 +78,8 @@ def explain(run: Run, times: dict[int, float], too_long: str) -> RankError:
         cause = f"the launch {too_long}" if run.outcome == "timeout" else f"the launch was ended, because {too_long}"
         return RankError(run, None, cause, "", stacks, deadlocks.why(left, finished, run.world_size))
     if run.outcome == "log limit":
-        return RankError(run, None, "a rank printed more than 512 MB, and the launch was stopped", "", stacks)
+        cause = "a rank printed more than 512 MB, and the launch was stopped; the first 512 MB are kept"
+        return RankError(run, None, cause, "", stacks)
     if run.job and run.outcome in ("cancelled", "lost"):
         what = {"cancelled": "was cancelled", "lost": "is not known to Slurm any more, and left no exit code"}[
             run.outcome

@@ -125,6 +125,7 @@ def test_a_flood_is_stopped(kernel: Kernel) -> None:
     got = kernel.run(code)
     assert got.error is None and "printed more than 512 MB" in got.text
     assert len(got.text) < 250_000
+    assert kernel.ask("Path(run.ranks[0].log).stat().st_size") == 512 << 20, "whatever was written until it had ended"
     kernel.run("Path(run.ranks[0].log).unlink()")
 
 

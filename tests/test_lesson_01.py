@@ -359,8 +359,8 @@ def test_the_ten_products(guess: Any, said: str, capsys: pytest.CaptureFixture[s
     figure = lesson_01.show_classic(products(), guess)
     out = capsys.readouterr().out
     assert said in out and "still has 10 products." in out and "✓ scripted, ten products are less than twice" in out
-    assert title(figure) == "Scripted, ten products are 1.8 times as fast"
-    assert "published" not in figure.summary
+    assert title(figure) == "Scripted, ten products are 1.8 times as fast here; 4.2 times were published"
+    assert "published on an unnamed CPU" in " ".join(figure.summary.split())
 
 
 def test_a_faster_script_is_no_failure_and_a_missing_loop_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -435,86 +435,6 @@ def test_the_end_repeats_no_disturbed_number() -> None:
     breaks = run({"name": "watched", "graphs": 2})
     words = str(lesson_01.what_you_saw(disturb(race()), breaks, compilations(), disturb(products())))
     assert "Run section 2 again" in words and "Run section 6 again" in words and "µs" not in words
-    assert "times as fast" not in words and "400" not in words and "cut one graph into 2" in words
-
-
-def test_the_deeper_sections_conclude_nothing_from_disturbed_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    gains = {"a": 5.0, "b": 9.0, "c": 20.0, "d": 4.5, "e": 0.5, "f": 0.2}
-    timed = [
-        {"case": case, "version": version, "call_s": 1e-5 / (gain if version == "script" else 1)}
-        for case, gain in gains.items()
-        for version in ("eager", "script")
-    ]
-    gained = {"eager": 0.5, "script": 1.5}
-    records = [{"version": v, "one_per_s": 100.0, "two_per_s": 100 * g, "gain": g} for v, g in gained.items()]
-    forked = [{"version": v, "call_s": s} for v, s in (("in turn", 2.0), ("forked", 1.1)) for _ in range(3)]
-    model = BreakEven(2.2, 0.01, 0.002)
-    for about, draw in {
-        "what became faster": lambda: lesson_01.show_won(disturb(run(*timed)), dict.fromkeys(gains, ...)),
-        "what a second thread gains": lambda: lesson_01.show_threads(
-            disturb(run({"gil": True}, *records)), dict.fromkeys(("eager", "script"), ...), 2
-        ),
-        "what forking gains": lambda: lesson_01.show_forked(disturb(run(*forked)), 2),
-        "when compiling is paid back": lambda: lesson_01.show_race(disturb(chain(2.0)), model, guess=...),
-    }.items():
-        figure = draw()
-        out = capsys.readouterr().out
-        concludes_nothing(out, about)
-        assert "✓" not in out and "○ not shown here" in out and title(figure).startswith("Other programs used"), about
-    shown = repr(lesson_01.show_residuals(disturb(chain(2.0)), model))
-    out = capsys.readouterr().out
-    concludes_nothing(out, "where the prediction was off")
-    assert "Other programs used" in shown and "predicted 275 calls" not in out
-
-
-# --- on a busy machine ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("guess", [..., 10, 1])
-def test_a_disturbed_run_does_not_say_what_one_line_brings(guess: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    figure = lesson_01.show_one_line(disturb(race()), guess)
-    out = capsys.readouterr().out
-    concludes_nothing(out, "what compiling costs and what it gains", guess)
-    assert "○ not shown here: compiled, a training step is faster" in out and "✓ compiled, it's the same" in out
-    assert "48 operators" in out and "12 s" not in out and "times as fast" not in out + title(figure)
-    assert title(figure).startswith("Other programs used")
-    lesson_01.show_one_line(disturb(race(kernels=0)), guess)
-    assert "– not run here: compiled, a training step is faster" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("guess", [..., 300, 5000])
-def test_a_disturbed_run_does_not_say_when_compiling_is_paid_back(
-    guess: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    figure = lesson_01.show_break_even(disturb(race()), guess)
-    out = capsys.readouterr().out
-    concludes_nothing(out, "after how many steps compiling is paid back", guess)
-    assert "400" not in out + title(figure) and title(figure).startswith("Other programs used")
-    given = lesson_01.paid(disturb(race()))
-    assert given is None and "the controls begin at invented numbers" in capsys.readouterr().out
-    assert "20 s of compiling" in repr(lesson_01.pays_back(given))
-
-
-@pytest.mark.parametrize("guess", [..., 5, 2])
-def test_a_disturbed_run_does_not_say_what_scripting_gains(guess: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    figure = lesson_01.show_classic(disturb(products()), guess)
-    out = capsys.readouterr().out
-    concludes_nothing(out, "what scripting gains", guess)
-    assert "○ not shown here: the famous example" in out and "µs" not in out and "PyTorch says" in out
-    assert title(figure).startswith("Other programs used") and "published on" in figure.summary
-
-
-def test_a_disturbed_painting_is_still_a_painting(capsys: pytest.CaptureFixture[str]) -> None:
-    steps = [{"name": "eager", "loss": 0.5 / (i + 1), "step_s": 0.05} for i in range(10)]
-    picture = {"picture": [[[0.1, 0.2, 0.3]] * 4] * 4}
-    lesson_01.show_painting(disturb(run(*steps, picture, picture)))
-    assert "10 steps, and the loss fell from 0.5 to 0.05." in capsys.readouterr().out
-
-
-def test_the_end_repeats_no_disturbed_number() -> None:
-    breaks = run({"name": "watched", "graphs": 2})
-    words = str(lesson_01.what_you_saw(disturb(race()), breaks, compilations(), disturb(products())))
-    assert "Run section 2 again" in words and "too disturbed to tell here, 18.5 and 4.41 µs as published" in words
     assert "times as fast" not in words and "400" not in words and "cut one graph into 2" in words
 
 

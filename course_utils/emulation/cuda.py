@@ -149,7 +149,7 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
 
     def summary(device: Any = None, abbreviated: bool = False) -> str:
         memory = of(device)
-        lines = [f"GPU {gpus.index(device)}, a {gpus.device.name}, emulated: {memory.live / 2**20:,.1f} MiB are taken"]
+        lines = [f"GPU {gpus.index(device)}, {gpus.device.name}, emulated: {memory.live / 2**20:,.1f} MiB are taken"]
         now, peak = memory.by_kind, memory.at_peak
         lines += [
             f"  {kind:<12} {now.get(kind, 0) / 2**20:>12,.1f} MiB, at the peak {peak.get(kind, 0) / 2**20:>12,.1f} MiB"

@@ -110,6 +110,7 @@ class Supervisor:
         finally:
             wall_s = time.perf_counter() - begin
             kill_descendants(self.started, self.shared)
+            self._cut_logs()
             if tmp:
                 self.shared.remove(tmp, self.folder)
                 shutil.rmtree(tmp, ignore_errors=True)
@@ -124,6 +125,12 @@ class Supervisor:
         except OSError:
             pass  # the kernel is gone
         self.conn.close()
+
+    def _cut_logs(self) -> None:
+        """Keep of each log no more than the limit; until its rank had ended, it may have become much longer."""
+        for entry in os.scandir(self.folder):
+            if entry.name.endswith(".log") and _size(entry) > LOG_LIMIT_BYTES:
+                os.truncate(entry.path, LOG_LIMIT_BYTES)
 
     def _become(self) -> None:
         adopt_orphans()

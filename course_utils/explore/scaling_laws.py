@@ -53,12 +53,16 @@ def times(value: float) -> str:
     return f"{value:.{max(0, 2 - max(0, math.floor(math.log10(value))))}f}"
 
 
+def _percent(part: float) -> str:
+    return f"{part:.0%}" if part >= 0.1 else f"{100 * part:.2g}%"
+
+
 def render(values: Values, found: Found, answered: bool = True) -> View:
     """Speed-up over GPUs: ideal, the same job, and a job that grows; a mark at the GPUs that were chosen."""
     n = values["gpus"]
     same, grown = strong(values, n), weak(values, n)
     best = max(COUNTS, key=lambda k: strong(values, k))
-    title = f"{n} GPU{'s' * (n > 1)}: the same job {times(same)} times as fast, an efficiency of {same / n:.0%}"
+    title = f"{n} GPU{'s' * (n > 1)}: the same job {times(same)} times as fast, an efficiency of {_percent(same / n)}"
     drawing = Drawing(312)
     drawing.text(12, 24, title if answered else f"How much faster are {n} GPUs?", 15, bold=True)
     plot = LogPlot(drawing, 66, 205, (1, MOST), (0.5, MOST), "GPUs", "x")

@@ -330,8 +330,8 @@ def what_you_saw(plain: Run, ddp: Run, same: Run, together: Run) -> Words:
             f"You turned a training loop for one device into one for any number: {change.added} lines added,"
             f" {change.removed} removed, {change.kept} kept. {measured}",
             f"It's still the same training. Five steps ended {max(same.values('gap')):.0e} away from one process with"
-            f" the whole batch, and {n} ranks counted {together.value('correct', rank=0):,} right answers, as one process"
-            " did.",
+            f" the whole batch, and {n} ranks counted {together.value('correct', rank=0):,} right answers, as one"
+            " process did.",
             f"Eight emulated A100 are {near[8].median / near[1].median:.1f} times as fast as one over NVLink, and"
             f" {far[8].median / far[1].median:.1f} times over Ethernet.",
         ]
