@@ -82,7 +82,10 @@ class _Tail:
         """Leave out what is new, but for the lines in the last `keep` bytes of the file."""
         try:
             with open(self.path, "rb") as file:
-                to = os.fstat(file.fileno()).st_size - keep
+                size = os.fstat(file.fileno()).st_size
+                if size < self.offset:  # emptied by another attempt, or cut at the limit of logs
+                    self.offset = 0
+                to = size - keep
                 if to <= self.offset:
                     return
                 file.seek(to)

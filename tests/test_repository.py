@@ -98,7 +98,7 @@ CHAIN = (
 )  # what a launch passes through
 # Of code: blank lines, comments and docstrings are not counted. About 560 are for jobs of a cluster alone
 # (`engines/slurm`), which a reader who has one machine never meets, and about 65 ask for emulated GPUs.
-CHAIN_LINES = 4300
+CHAIN_LINES = 4400
 MODULE_LINES = 420
 FILE_BYTES = 500_000
 
