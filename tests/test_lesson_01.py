@@ -206,6 +206,15 @@ def test_one_line(
     assert ("48 operators" in out and "6 kernels" in out) == (settings.get("kernels") != 0)
 
 
+def test_in_a_notebook_a_wrong_bet_hides_no_number_behind_a_click(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("IPython.get_ipython", lambda: object())
+    monkeypatch.setattr("IPython.display.display", lambda thing: None)
+    at_once = str(next(iter(lesson_01.show_one_line(race(), 1).below)))
+    assert all(words in at_once for words in ("took 12 s", "30 ms instead of 60 ms", "You said 1 s", "6 kernels"))
+    at_once = str(next(iter(lesson_01.show_again(compilations(), "sizes").below)))
+    assert all(words in at_once for words in ("You said the sizes", "compiled 8 times", "compiled once"))
+
+
 def test_another_training_or_a_slower_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ClaimError, match="the same training"):
         lesson_01.show_one_line(race(off=0.1))
