@@ -11,7 +11,7 @@ import pytest
 
 from course_utils.collectives import Call, Records, Standing
 from course_utils.deadlocks import why
-from course_utils.engines import Request, deadlock
+from course_utils.engines import Request, deadlock, standing
 
 
 def stands(op: str, line: int = 7, group: str = "0", members: tuple[int, ...] = (0, 1), **more: Any) -> Standing:
@@ -168,3 +168,27 @@ def test_what_is_taken_for_proof(
     assert deadlock.in_deadlock({0: 10, 1: 11}, request) is proven
     elsewhere = Request("x.py", [], 2, {"GLOO_SOCKET_IFNAME": "eth0"}, "/", str(tmp_path), 9.0, "/", 1)
     assert not deadlock.in_deadlock({0: 10, 1: 11}, elsewhere), "on a network a message may be on its way"
+
+
+@pytest.mark.parametrize(
+    ("files", "waits"),
+    [
+        (["distributed/distributed_c10d.py"], True),
+        (["_ops.py", "distributed/_functional_collectives.py"], True),
+        (["_ops.py", "nn/functional.py"], False),
+        (["nn/parallel/distributed.py"], True),
+        (["distributed/fsdp/_fully_shard/_fsdp_collectives.py"], True),
+        (["distributed/distributed_c10d.py", "distributed/checkpoint/utils.py"], True),
+        (["distributed/checkpoint/filesystem.py"], False),  # it writes to a disk, perhaps a slow one
+        (["distributed/elastic/multiprocessing/api.py"], False),
+        (["distributed/distributed_c10d.py", "distributed/rpc/api.py"], False),
+        (["serialization.py"], False),
+    ],
+)
+def test_which_frames_of_torch_wait_for_other_ranks(files: list[str], waits: bool) -> None:
+    def frame(file: str) -> Any:
+        found: dict[str, Any] = {}
+        exec(compile("import sys\ndef call():\n    return sys._getframe()", f"/torch/{file}", "exec"), found)
+        return found["call"]()
+
+    assert standing._waits([frame(file) for file in files], "/torch/") is waits

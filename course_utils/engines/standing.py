@@ -77,7 +77,8 @@ def _file(frame: FrameType) -> str:
 
 def _waits(inside: list[FrameType], torch: str) -> bool:
     """Whether these frames of torch (and of the emulation), the innermost first, are those of a call that waits for
-    other ranks. In `rpc` other threads do the work, and nobody sees for whom."""
+    other ranks. In `rpc` other threads do the work, and nobody sees for whom. `checkpoint` and `elastic` also wait for
+    disks and processes."""
     distributed, parallel = torch + "distributed" + os.sep, os.path.join(torch, "nn", "parallel") + os.sep
     if any(_file(f).startswith(distributed + "rpc" + os.sep) for f in inside):
         return False
@@ -85,7 +86,7 @@ def _waits(inside: list[FrameType], torch: str) -> bool:
         return True
     innermost = _file(inside[0])
     if innermost.startswith((distributed, parallel)):
-        return True
+        return not innermost.startswith(tuple(distributed + name + os.sep for name in ("checkpoint", "elastic")))
     if innermost.startswith(_EMULATION):  # which never sleeps
         return True
     through = (os.path.join(torch, "_ops.py"), os.path.join(torch, "utils") + os.sep)
