@@ -152,8 +152,9 @@ def test_a_run_says_that_it_was_emulated_and_on_what(run: Run) -> None:
     assert run.provenance.machine == "4xV100, rank 1 1.5 times as slow"
     shown = str(run)
     assert "2 ranks, emulated on 4xV100, rank 1 1.5 times as slow, " in shown and "s of real time, finished" in shown
-    assert "what large tensors held was not computed.\non real GPUs: `OMP_NUM_THREADS=1 torchrun" in shown
-    assert "emulated" in run._repr_html_() and "nproc-per-node=2" in run.command
+    assert "what large tensors held was not computed." in shown and "peak memory" in shown
+    assert "emulated" in run._repr_html_() and "on real GPUs" in run._repr_html_()
+    assert run.command.startswith("OMP_NUM_THREADS=1 torchrun") and "nproc-per-node=2" in run.command
     assert Run.load(Path(run.path, "run.json")).emulated.seconds == run.emulated.seconds
 
 

@@ -121,6 +121,7 @@ def test_it_is_told_when_nothing_fails(home: Path, capfd: pytest.CaptureFixture[
 
 
 GOES_ON = """import threading
+folder = os.environ["COURSE_RUN_DIR"]
 from datetime import timedelta
 other, x, seen = 1 - rank, torch.ones(4), []
 if rank == 0:
@@ -136,9 +137,15 @@ try:
 except RuntimeError:
     seen.append("gave up again")
 late = dist.new_group([0, 1])
-threading.Timer(2.5, lambda: dist.send(torch.ones(4), other, group=late)).start()
+sender = threading.Timer(2.5, lambda: dist.send(torch.ones(4), other, group=late))
+sender.start()
 dist.recv(x, other, group=late)  # both receive, and a thread of each sends
+sender.join()
 print(*seen, flush=True)
+for there in (f"{folder}/{r}" for r in (rank, other)):  # nobody leaves while the other still talks
+    open(there, "a").close() if there.endswith(f"/{rank}") else None
+    while not os.path.exists(there):
+        time.sleep(0.05)
 os._exit(0)
 """
 

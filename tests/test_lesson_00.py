@@ -186,7 +186,7 @@ def test_a_job_that_all_ranks_tested_is_seen() -> None:
             2.5,
             [
                 "✓ the test is faster when",
-                "the test takes 300 ms and not 1000. The whole job takes 2500 ms and not 3200.",
+                "the test takes 300 ms instead of 1000. The whole job takes 2500 ms instead of 3200.",
                 "1.56 times the speed of one rank becomes 2.00.",
             ],
         ),

@@ -712,7 +712,7 @@ def test_the_magic_in_a_notebook(kernel: Kernel) -> None:
     got = kernel.run("%%ranks {n} -o {name} -- --value $n\nimport sys\nprint(sys.argv[1:])")  # IPython fills names in
     assert got.error is None and "rank 0 | ['--value', '1']" in got.text and kernel.ask("run_of_mine.world_size") == 1
     got = kernel.run("%%ranks 1\nfrom course_utils.rank import report\nreport(x=1)")
-    assert got.value and "1 ranks, warm" in got.value and "x=1" in got.value, (
+    assert got.value and "1 rank, warm" in got.value and "x=1" in got.value, (
         "without -o the Run is the value of the cell"
     )
     got = kernel.run(

@@ -140,18 +140,23 @@ def test_the_lessons_describe_themselves() -> None:
 
 @pytest.mark.parametrize("number", ["00", "01", "02", "03", "04"])
 def test_the_minutes_of_sections_add_up_to_what_the_page_says(number: str) -> None:
-    """Of the core exactly, of the deeper part about."""
+    """Of the core exactly, and of its part up to the place to stop; of the deeper part about."""
     (known,) = (each for each in lessons() if each.number == number)
-    core = deeper = 0
     cells = [c for c in json.loads((COURSE / known.path).read_text())["cells"] if c["cell_type"] == "markdown"]
-    for cell in cells:
-        minutes = sum(map(int, re.findall(r"(?ms)^## .*?^\*(\d+) minutes", "".join(cell["source"]))))
-        core, deeper = (
-            (core + minutes, deeper) if "core" in cell["metadata"].get("tags", ()) else (core, deeper + minutes)
-        )
-    assert core == known.minutes
-    (said,) = re.findall(r"Together they take about (\d+) minutes", "".join("".join(cell["source"]) for cell in cells))
-    assert abs(deeper - int(said)) <= 3
+    core, deeper = (
+        "\n\n".join("".join(c["source"]) for c in cells if ("core" in c["metadata"].get("tags", ())) == in_core)
+        for in_core in (True, False)
+    )
+
+    def minutes(text: str) -> int:
+        return sum(map(int, re.findall(r"(?ms)^## .*?^\*(\d+) minutes", text)))
+
+    assert minutes(core) == known.minutes
+    first, _ = core.split("**A good place to stop.**")
+    (stop,) = re.findall(r"a good place to stop after (\d+)", first)
+    assert minutes(first) == int(stop)
+    (said,) = re.findall(r"Together they take about (\d+) minutes", deeper)
+    assert abs(minutes(deeper) - int(said)) <= 3
 
 
 def test_a_damaged_notebook_is_left_out(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _STDLIB = os.path.dirname(os.path.abspath(threading.__file__)) + os.sep
 _ASKED = ("src", "dst", "group_src", "group_dst", "rank", "world_size", "tag", "init_method")
 _WAIT = re.compile(r"\.wait\(\s*\)")  # with a limit of its own it goes on by itself
 _FRAMES = 10
+_ANSWER_AT_ONCE = ("get_", "is_")  # such as `get_rank`, which a program may ask for ever
 _GLOBAL_PEERS = ("send", "recv", "isend", "irecv", "send_object_list", "recv_object_list")
 
 
@@ -45,6 +46,8 @@ def standing() -> dict[str, Any] | None:
     if at == 0 and not _waits_for_work(frames[0]) or at and not _waits(frames[:at], torch):
         return None
     called = next((f for f in reversed(inside) if not _file(f).startswith(_EMULATION)), None)
+    if called is not None and called.f_code.co_name.startswith(_ANSWER_AT_ONCE):
+        return None
     outermost = [] if called is None else [called]
     found: dict[str, Any] = {
         "call": called.f_code.co_name if called else "wait",

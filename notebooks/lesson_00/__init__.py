@@ -88,8 +88,8 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
             f" {_on_part(guess, _longest(part_s))}"
         )
         say(
-            f"Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
-            f" {_on_bottleneck(predict.bottleneck(part_s))}"
+            f"{_on_bottleneck(predict.bottleneck(part_s))}"
+            f" Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
         )
     say(f"The loss went from {first:.2f} to {last:.2f}: so few steps are only a beginning.")
     claim("forward takes less time than backward", parts["forward"].faster_than(parts["backward"]).unless(why))
@@ -100,7 +100,7 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
 def _on_bottleneck(found: predict.Bottleneck) -> str:
     if found.kind == "compute":
         return (
-            f"Forward and backward are {found.share:.0%} of a step. So the device is busy, and a second one can take"
+            f"Forward and backward are {found.share:.0%} of a step, so the device is busy, and a second one can take"
             " half of the work."
         )
     return str(found)

@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {"device": "comparable", "threads": 1 if _gpus < 2 el
 
 
 def run_job(ranks: Sequence[int] = WORLDS) -> Sweep:
-    """Run 00_job.py three times on each number of ranks, in turn; on the largest also with the test shared."""
+    """Run 00_job.py three times on each number of ranks, round by round; on the largest also with the test shared."""
     points = [{"ranks": n, "share_test": False} for n in ranks]
     points += [{"ranks": n, "share_test": True} for n in ranks[-1:] if n > 1]
     return sweep(JOB, over=points, repeats=3, **SETTINGS)
@@ -210,8 +210,8 @@ def show_shared_test(runs: Sweep) -> Figure:
         one_s = seconds(runs, "job_s", 1).median
         then = f" {speedup(runs):.2f} times the speed of one rank becomes {one_s / job_after_s:.2f}."
         say(
-            f"Shared, the test takes {after_ms:.0f} ms and not {before_ms:.0f}. The whole job takes"
-            f" {job_after_s * 1e3:.0f} ms and not {job_before_s * 1e3:.0f}."
+            f"Shared, the test takes {after_ms:.0f} ms instead of {before_ms:.0f}. The whole job takes"
+            f" {job_after_s * 1e3:.0f} ms instead of {job_before_s * 1e3:.0f}."
             + then
             * (ahead(runs).status == "shown" and job_after_s < job_before_s)
         )
@@ -221,7 +221,7 @@ def show_shared_test(runs: Sweep) -> Figure:
     alone, shared = ({sum(run.values("tested")) for run in runs.at(**point(runs, n, s))} for s in (False, True))
     more_checks({"shared or not, as many images were tested": alone == shared and len(alone) == 1})
     title = (
-        f"Shared, the test takes {after_s.median * 1e3:.0f} ms and not {before_s.median * 1e3:.0f}"
+        f"Shared, the test takes {after_s.median * 1e3:.0f} ms instead of {before_s.median * 1e3:.0f}"
         if faster
         else "Too close to tell what sharing the test gains"
     )
@@ -234,7 +234,7 @@ def _recorded_rows(found: Sweep) -> dict[str, dict[str, Samples]]:
         return {}
     n = max(point["ranks"] for point in found.points)
     before_ms, after_ms = (seconds(found, "test_s", n, shared).median * 1e3 for shared in (False, True))
-    say(f"Recorded on {_machine(found)}: shared, the test took {after_ms:.0f} ms and not {before_ms:.0f}.")
+    say(f"Recorded on {_machine(found)}: shared, the test took {after_ms:.0f} ms instead of {before_ms:.0f}.")
     return {
         f"recorded: {n} ranks, {name}": {key: seconds(found, f"{key}_s", n, shared) for key in ("train", "test")}
         for name, shared in (("test on rank 0", False), ("test shared", True))
@@ -265,7 +265,7 @@ def hours(gpus: int, shared: bool = False) -> dict[str, float]:
 
 @figure_first
 def show_eight(bet: Guess = ..., alone: Sweep | None = None) -> Figure:
-    """The 24 hours on one emulated GPU, on eight with the test on rank 0, and with the test shared. `alone` tells how
+    """The 24 hours on one emulated GPU, on eight with the test on rank 0, and with the test shared. `alone` says how
     large the serial part was here."""
     one, rank_0, shared = hours(1), hours(EIGHT), hours(EIGHT, shared=True)
     rank_0_h, shared_h = sum(rank_0.values()), sum(shared.values())

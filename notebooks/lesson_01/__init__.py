@@ -79,34 +79,31 @@ def show_one_line(run: Run, guess: Guess = ...) -> Figure:
     """The first compiled step, and the later ones next to eager mode's."""
     first, later, eager = _first_s(run), _later(run, "compiled"), _later(run, "eager")
     times, written, why = eager.median / later.median, _wrote_code(run), run.disturbed
-    if why:
-        say_disturbed(why, "what compiling costs and what it gains", guess, "run both cells again")
-    else:
-        say(f"The first compiled step took {readable('s', first)}. {_on_first(guess, first)}")
     verdict = later.faster_than(eager).unless(why) if written else None
     faster = claim("compiled, a training step is faster", verdict, why="" if written else NO_COMPILER, headline=True)
     gap = _loss_gap(run)
     claim("compiled, it's the same training", gap < 1e-2, why=f"the losses differ by {gap:.0e} of their size at most")
     more_checks({"the first step is the slow one": first > 2 * later.median})
+    both = f"{readable('s', later.median)} instead of {readable('s', eager.median)}"
+    if why:
+        say_disturbed(why, "what compiling costs and what it gains", guess, "run both cells again")
+        title = why
+    else:
+        gained = f", and all later ones {both}, {times:.1f} times as fast" if faster else ""
+        say(f"The first compiled step took {readable('s', first)}{gained}. {_on_first(guess, first)}")
     if written:
         say(
-            f"Eager mode calls {_operators(run)} operators in forward and backward. The compiler made"
-            f" {run.value('kernels')} kernels of them, and left the matrix products as they were."
+            f"Of the {_operators(run)} operators that eager mode calls in forward and backward, the compiler made"
+            f" {run.value('kernels')} kernels, and left the matrix products as they were."
         )
     if faster:
-        say(
-            f"All later steps: {readable('s', later.median)} instead of {readable('s', eager.median)},"
-            f" {times:.1f} times as fast."
-        )
         title = f"Once compiled, a step is {times:.1f} times as fast"
     elif not written:
         title = "Without a C++ compiler nothing gets faster"
-    elif why:
-        title = why
-    else:
+    elif not why:
         say(
-            f"Too close to tell: {readable('s', later.median)} compiled, {readable('s', eager.median)} in eager mode."
-            " Other programs may be using your cores. Run the cell again, or go on: you've seen what it costs."
+            f"Too close to tell: {both}. Other programs may be using your cores. Run the cell again, or go on: you've"
+            " seen what it costs."
         )
         title = "Compiled and in eager mode, a step takes about as long here"
     return figures.bars({"eager": eager, "compiled": later}, title=title)
@@ -120,8 +117,8 @@ def _on_first(guess: Guess, first: float) -> str:
     if 0.5 < guess / first < 2:
         return f"You said {guess:g} s: you've waited for a compiler before."
     if guess < first:
-        return f"You said {guess:g} s. It surprises everybody: a C++ compiler has to start, or Triton's on a GPU."
-    return f"You said {guess:g} s. It could have been worse! Large models do take minutes."
+        return f"You said {guess:g} s: a C++ compiler has to start, or Triton's on a GPU, and that surprises everybody."
+    return f"You said {guess:g} s: it could have been worse, since large models do take minutes."
 
 
 @figure_first
@@ -218,9 +215,8 @@ def show_again(run: Run, guess: Guess = ...) -> Figure:
     sizes, counter, tensor = so_far.values()
     steps = len(counter)
     say(
-        f"{steps} batch sizes: {_times(sizes[-1])}. A counter in Python: {_times(counter[-1])}, and from then on step"
-        f" after step in eager mode. The same counter in a tensor: {_times(tensor[-1])}."
-        f" {_on_again(guess)}"
+        f"{_on_again(guess)} {steps} batch sizes: {_times(sizes[-1])}; a counter in Python: {_times(counter[-1])}, and"
+        f" from then on step after step in eager mode. The same counter in a tensor: {_times(tensor[-1])}."
     )
     claim("a number that changes costs more than a shape that does", counter[-1] > sizes[-1])
     more_checks(
@@ -250,7 +246,7 @@ def _on_again(guess: Guess) -> str:
     if guess == "counter":
         return "You saw it coming."
     if guess == "sizes":
-        return "You said the sizes. So do most. But a second size is enough: the compiler learns that sizes change."
+        return "You said the sizes, as most do, but a second size is enough: the compiler learns that sizes change."
     return 'Your bet should be "sizes" or "counter".'
 
 

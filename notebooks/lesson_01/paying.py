@@ -41,7 +41,7 @@ def _render(values: Values, found: Found, answered: bool = True) -> View:
 
     won = eager - compiled
     title = (
-        f"Compiling {'saves' if won > 0 else 'costs'} {readable('s', abs(won))}: {readable('s', compiled)} in place of"
+        f"Compiling {'saves' if won > 0 else 'costs'} {readable('s', abs(won))}: {readable('s', compiled)} instead of"
     )
     title += f" {readable('s', eager)}"
     drawing.text(12, 24, title, 15, bold=True)

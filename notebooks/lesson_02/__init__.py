@@ -106,7 +106,7 @@ def _on_rate(guess: Guess, rate: float) -> str:
 
 
 def worker_counts() -> list[int]:
-    """The numbers of workers to try: up to twice the cores, or 16."""
+    """The numbers of workers to try: up to 4 everywhere, 8 and 16 where there are as many cores."""
     cores = Machine.here().cores
     return [0, 1, 2, 4, *(n for n in (8, 16) if n <= cores)]
 

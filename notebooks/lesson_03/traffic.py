@@ -20,7 +20,7 @@ Guess = float | int | str | EllipsisType | None
 @figure_first
 def show_traffic(guess: Guess = ...) -> Figure:
     """Bytes in and out of GPU 0 in a step: DDP's as processes around a ring sent them, DataParallel's as torch hands
-    them over. That NCCL then passes them through GPU 0 only once is put in: those bars are a prediction."""
+    them over. That NCCL then passes them through GPU 0 only once is assumed: those bars are a prediction."""
     counted, rings = counts()
     dp, star, ddp = (through(counted, "ring"), through(counted, "star"), on_the_ring(rings))
     told = {n: _told(counted, n) for n in COUNTS}

@@ -7,6 +7,8 @@ import statistics
 from fractions import Fraction
 from typing import Any
 
+from course_utils.units import counted
+
 from ..judging import Answer, Difference, Exercise, apart
 from . import cases
 from .convert_judge import judge_convert
@@ -131,7 +133,7 @@ def judge_deadline(answer: Answer) -> list[str]:
             symptom = "possible" if wanted == 1 else "given up"
             raise Difference(symptom, f"It can be done, but you say it can't ({case}).", expected, got)
         if found < 1:
-            raise Difference("no rank", f"You asked for {found} ranks ({case}).", expected, got)
+            raise Difference("no rank", f"You asked for {counted(found, 'rank')} ({case}).", expected, got)
         if (
             serial_s
             and not _fits_in(serial_s, split_s, deadline_s, found)
@@ -140,7 +142,9 @@ def judge_deadline(answer: Answer) -> list[str]:
             raise Difference("all divided", f"You divided the serial part as well ({case}).", expected, got)
         if not _fits_in(serial_s, split_s, deadline_s, found):
             took, _ = apart(serial_s + split_s / found, deadline_s)
-            raise Difference("too few", f"On {found} ranks it takes {took} s, too long ({case}).", expected, got)
+            raise Difference(
+                "too few", f"On {counted(found, 'rank')} it takes {took} s, too long ({case}).", expected, got
+            )
         raise Difference("too many", f"Fewer ranks are enough ({case}).", expected, got)
     return [f"{len(jobs)} jobs and deadlines: the fewest ranks that are enough, and None if no number is"]
 

@@ -6,6 +6,8 @@ import random
 import signal
 from collections.abc import Mapping, Sequence
 
+from course_utils.units import counted
+
 from ..judging import Answer, Difference, some
 from .cases import JOB_CASES, JOB_IDS, NODE_NAMES, PORT_JOB_IDS, PORT_NEIGHBOURS, SAVE
 from .fake_slurm import UNMATCHED, Played, agent, gpus_of, options, play, play_warned, seconds
@@ -104,7 +106,7 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
         )
     got = [f"the head says: {some([f'{k}={v}' if v else k for k, v in head.items()], 12)}"]
     if head.get("--nodes") not in (str(nodes), f"{nodes}-{nodes}"):
-        raise Difference("nodes", f"The file does not ask for {nodes} nodes.", f"--nodes={nodes}", got)
+        raise Difference("nodes", f"The file does not ask for {counted(nodes, 'node')}.", f"--nodes={nodes}", got)
     per_node, tasks = head.get("--ntasks-per-node"), head.get("--ntasks")
     if per_node != "1" and tasks != str(nodes):
         said = f"--ntasks-per-node={per_node}" if per_node else "it says nothing about tasks"
@@ -115,7 +117,9 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
             got,
         )
     if gpus_of(head, nodes) != gpus:
-        raise Difference("gpus", f"The file does not ask for {gpus} GPUs on each node.", f"--gpus-per-node={gpus}", got)
+        raise Difference(
+            "gpus", f"The file does not ask for {counted(gpus, 'GPU')} on each node.", f"--gpus-per-node={gpus}", got
+        )
     if head.get("--cpus-per-task") != str(cores):
         raise Difference(
             "cores",

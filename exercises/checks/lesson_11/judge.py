@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from course_utils.units import counted
+
 from ..judging import Answer, Difference, Exercise, some
 from .batch_file import judge_job
 from .cases import HANG_CASES, NODES_CASES, TABLE_CASES, hours, random_hangs, random_nodes, random_tables
@@ -51,14 +53,15 @@ def judge_nodes(answer: Answer) -> list[str]:
         if n == right or (right is not None and n in best and best[n] == best[right]):
             continue
         told = [
-            f"{k} nodes: done after {done:.6g} h, {cost:.6g} node hours" for k, (done, cost) in sorted(rows.items())
+            f"{counted(k, 'node')}: done after {done:.6g} h, {cost:.6g} node hours"
+            for k, (done, cost) in sorted(rows.items())
         ]
         case = f"within {deadline_h:g} h and {budget:g} node hours"
         if n is not None and n not in rows:
             raise Difference("not measured", f"{n} nodes were not measured ({case}).", f"one of {sorted(rows)}", told)
         if n is None:
             raise Difference(
-                "none", f"The answer is None, but there is one that fits ({case}).", f"{right} nodes", told
+                "none", f"The answer is None, but there is one that fits ({case}).", counted(right, "node"), told
             )
         if rows[n][0] > deadline_h + 1e-9:
             raise Difference(
@@ -71,13 +74,13 @@ def judge_nodes(answer: Answer) -> list[str]:
             raise Difference(
                 "not the cheapest",
                 f"{n} nodes are in time, but {right} would cost less ({case}).",
-                f"{right} nodes",
+                counted(right, "node"),
                 told,
             )
         raise Difference(
             "not the soonest",
             f"{n} nodes cost as much as {right}, but those are done sooner ({case}).",
-            f"{right} nodes",
+            counted(right, "node"),
             told,
         )
     return [
@@ -106,7 +109,7 @@ def judge_table(answer: Answer) -> list[str]:
         right = _table(step_s, kind)
         case = f"{kind} scaling on {some(sorted(step_s))} nodes"
         got = [f"{n:g} nodes: {s:.3f}, {e:.3f}" for n, s, e in rows]
-        expected = "; ".join(f"{n} nodes: {s:.3f}, {e:.3f}" for n, s, e in right)
+        expected = "; ".join(f"{counted(n, 'node')}: {s:.3f}, {e:.3f}" for n, s, e in right)
         if [n for n, _, _ in rows] != [n for n, _, _ in right]:
             same = sorted(n for n, _, _ in rows) == [n for n, _, _ in right]
             raise Difference(
@@ -134,14 +137,14 @@ def judge_table(answer: Answer) -> list[str]:
     for count, (step_s, kind, least) in zip(told["counts"], cases, strict=True):
         rows = _table(step_s, kind)
         if count != _largest(rows, least):
-            case = "; ".join(f"{n} nodes {e:.3f}" for n, _, e in rows) + f"; at least {least}"
+            case = "; ".join(f"{counted(n, 'node')} {e:.3f}" for n, _, e in rows) + f"; at least {least}"
             after = [n for n, _, e in rows if e >= least]
             symptom = "after a bad one" if after and count == max(after) else "largest"
             raise Difference(
                 symptom,
-                f"{count} nodes is not the largest run that is worth it ({case}).",
-                f"{_largest(rows, least)} nodes",
-                [f"{count} nodes"],
+                f"{counted(count, 'node')} is not the largest run that is worth it ({case}).",
+                counted(_largest(rows, least), "node"),
+                [counted(count, "node")],
             )
     return [
         f"{len(cases)} tables of strong and weak scaling, against the smallest run: speed-up and efficiency",

@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from course_utils.units import counted
+
 from ..judging import Answer, Difference, Exercise, apart_all, by_rank, gap, some
 from .cases import (
     LIGHTNING_CASES,
@@ -123,7 +125,9 @@ def judge_sampler(answer: Answer) -> list[str]:
         known = {"counted twice": total / size, "over n": total / n, "a count": float(sum(right_ones))}
         symptom = next((name for name, value in known.items() if abs(value - share) < ROUNDING), "accuracy")
         expected, got = apart_all([right], [share])
-        raise Difference(symptom, f"The accuracy is wrong ({n} images on {ranks} ranks).", expected[0], got)
+        raise Difference(
+            symptom, f"The accuracy is wrong ({counted(n, 'image')} on {counted(ranks, 'rank')}).", expected[0], got
+        )
     return [
         (
             f"{len(cases)} sets of 1 to 1025 images on 1 to 1024 ranks: the images of each rank, as torch's"
@@ -172,7 +176,7 @@ def judge_batches(answer: Answer) -> list[str]:
             ranks = case[1] * case[2]
             raise Difference(
                 "no error",
-                f"{case[0]} images can't be divided evenly over {ranks} ranks.",
+                f"{counted(case[0], 'image')} can't be divided evenly over {counted(ranks, 'rank')}.",
                 "ValueError",
                 [str(tuple(pair))],
             )
@@ -184,7 +188,7 @@ def judge_batches(answer: Answer) -> list[str]:
                 (name for name, value in known.items() if pair != "ValueError" and pair[0] == value != batch),
                 "tensorflow",
             )
-            case_ = f"global batch {batch}, {workers} workers with {replicas} replicas each"
+            case_ = f"global batch {batch}, {counted(workers, 'worker')} with {counted(replicas, 'replica')} each"
             raise Difference(
                 symptom, f"TensorFlow would take a different step ({case_}).", str(tuple(right)), [str(pair)]
             )
@@ -192,7 +196,7 @@ def judge_batches(answer: Answer) -> list[str]:
         if pair != "ValueError":
             raise Difference(
                 "no error",
-                f"{batch} images can't be divided evenly over {workers * replicas} replicas.",
+                f"{counted(batch, 'image')} can't be divided evenly over {workers * replicas} replicas.",
                 "ValueError",
                 [str(tuple(pair))],
             )
@@ -209,7 +213,7 @@ def _lightning(case: tuple[int, ...], pair: Any) -> None:
     ranks = nodes * devices
     share = batch // ranks
     parts = next(k for k in range(1, share + 1) if share % k == 0 and share // k <= fits)
-    words = f"global batch {batch}, {nodes} nodes with {devices} devices, {fits} fit"
+    words = f"global batch {batch}, {counted(nodes, 'node')} with {counted(devices, 'device')}, {fits} fit"
     expected = f"({share // parts}, {parts})"
     if pair == "ValueError":
         raise Difference("error", f"You raise ValueError, but this can be done ({words}).", expected)
@@ -229,7 +233,10 @@ def _lightning(case: tuple[int, ...], pair: Any) -> None:
             else "another step"
         )
         raise Difference(
-            symptom, f"A step has the wrong number of images ({words}).", f"{expected}: steps of {batch} images", got
+            symptom,
+            f"A step has the wrong number of images ({words}).",
+            f"{expected}: steps of {counted(batch, 'image')}",
+            got,
         )
     if accumulate != parts:
         raise Difference("too many parts", f"Fewer parts are enough ({words}).", expected, got)
