@@ -204,11 +204,15 @@ def test_noise_that_must_be_the_same_is_told_from_other_noise(name: str, found: 
 
 
 def test_noise_that_must_differ_and_does_not() -> None:
+    first, *others = told_noise()["many"]
     for name, value, found in (
         ("epoch 1", [noise_of(0, 0, i) for i in range(noise.AUGMENTED)], "same every epoch"),
         ("epoch 0", [noise_of(0, 0, 0)] * noise.AUGMENTED, "same for all"),
         ("seed", told_noise()["epoch 0"], "seed ignored"),
         ("many", [[1, 2, 3, 4]] * len(noise.noises(5)), "sums collide"),
+        ("many", [first, [-v for v in first], *others[1:]], "borrowed"),
+        ("many", [first, [*first[2:], *first[:2]], *others[1:]], "borrowed"),
+        ("many", [first, [*first[1:], 7], *others[1:]], "borrowed"),
     ):
         assert symptom(lambda n=name, v=value: noise.decide(noise.compare(told_noise() | {n: v}, 5))) == found
 

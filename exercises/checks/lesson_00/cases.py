@@ -85,8 +85,10 @@ def deadlines(seed: int) -> list[tuple[float, float, float]]:
     return DEADLINES + drawn
 
 
-# 00.3: (ranks, pictures). In none of them every rank gets as many, and in the last one has none.
-TESTS = [(2, 11), (3, 7), (3, 2)]
+# 00.3: (ranks, pictures). With 3 ranks the last is on a machine of its own. In the third, one rank has no picture. In
+# the last, more pictures are right than a byte can count.
+TESTS = [(2, 11), (3, 7), (3, 2), (1, 700)]
+ON_TWO_MACHINES = 3
 FILE = "share.txt"
 
 
@@ -99,6 +101,8 @@ def pictures(seed: int, count: int) -> list[tuple[float, int, int]]:
         rows = [(draw.random(), draw.randrange(10), draw.randrange(10)) for _ in range(count)]
         rows = [(picture, label, label if draw.random() < 0.5 else said) for picture, label, said in rows]
         right = [label == said for _, label, said in rows]
+        if count > 100:  # for one rank
+            return rows
         if count < 4 and right[0] != right[1]:
             return rows
         shares = [

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .. import rank_side
+from ..rank_side import RANK, RANKS
 from . import cases
 
 LOOKED = "course.looked_at_a_picture"
@@ -43,6 +44,10 @@ def script(load: Callable[[], ModuleType], given: tuple[str, int]) -> None:
             writes += 1
 
     sys.addaudithook(watch)
+    if RANKS == cases.ON_TWO_MACHINES:
+        second = RANK == RANKS - 1
+        on_it = {"LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1} if second else {"LOCAL_WORLD_SIZE": RANKS - 1}
+        os.environ.update({name: str(value) for name, value in {**on_it, "GROUP_RANK": int(second)}.items()})
     may_change = ("the random state", "the environment")
     function = rank_side.function(load(), "main", "predict", "pictures", "path", changes=may_change)
     rank_side.meet()

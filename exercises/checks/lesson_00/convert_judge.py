@@ -27,7 +27,7 @@ def judge_convert(answer: Answer) -> list[str]:
         share = _counted(ranks, count)
         _written(ranks, text, share)
         left_the_group(ranks)
-    tests = ", ".join(f"{count} pictures on {size} ranks" for size, count in cases.TESTS)
+    tests = ", ".join(f"{count} pictures on {size} rank{'s' * (size > 1)}" for size, count in cases.TESTS)
     return [
         f"{tests}: each is looked at once, and no rank has two more than another",
         "every rank returns the share of all pictures, and one of them writes it",
@@ -39,8 +39,9 @@ def _dealt(ranks: Ranks, count: int) -> None:
     times = Counter(i for rank in ranks for i in rank["looked"])
     got = by_rank([f"looked at {some(rank['looked'], 12)}" for rank in ranks])
     expected = f"each of the pictures 0 to {count - 1} on one rank"
-    where = f"({count} pictures, {len(ranks)} ranks)"
-    if all(len(set(rank["looked"])) == count for rank in ranks):
+    machines = " on 2 machines" * (len(ranks) == cases.ON_TWO_MACHINES)
+    where = f"({count} pictures, {len(ranks)} rank{'s' * (len(ranks) > 1)}{machines})"
+    if len(ranks) > 1 and all(len(set(rank["looked"])) == count for rank in ranks):
         raise Difference("everything", f"Every rank looks at all pictures {where}.", expected, got)
     if lost := [i for i in range(count) if not times[i]]:
         raise Difference("left out", f"Nobody looked at picture {some(lost)} {where}.", expected, got)

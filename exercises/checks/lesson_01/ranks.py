@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import statistics
 import time
 import warnings
@@ -191,6 +192,9 @@ def _first_line(error: Exception) -> str:
 
 # --- 01.3: find the graph breaks --------------------------------------------------------------------------------------
 
+OPERATORS = ("aten", "prim", "prims", "higher_order")  # torch's own; the last are `torch.cond` and its like
+HIDING = ("flat_apply", "flat_apply_capture", "invoke_leaf_function")  # what `nonstrict_trace`, `leaf_function` become
+
 
 def breaks(answer: ModuleType) -> None:
     import logging
@@ -215,7 +219,7 @@ def breaks(answer: ModuleType) -> None:
     def backend(graph: Any, _: Any) -> Any:
         nonlocal compilations, hidden
         compilations += 1
-        hidden = next((getattr(n.target, "__name__", n.name) for n in graph.graph.nodes if _hides(n)), hidden)
+        hidden = hidden or _hidden(graph)
         return graph.forward
 
     compiled = torch.compile(caller, backend=backend)
@@ -226,13 +230,18 @@ def breaks(answer: ModuleType) -> None:
     )  # fmt: skip
 
 
-def _hides(node: Any) -> bool:
-    """Whether a node of a graph calls code that the compiler doesn't see into: somebody's own function or operator."""
-    if node.op != "call_function":
-        return False
-    if (namespace := getattr(node.target, "namespace", getattr(node.target, "_namespace", None))) is not None:
-        return namespace not in ("aten", "prim", "prims")
-    return not (getattr(node.target, "__module__", None) or "torch").startswith(("torch", "_operator", "math"))
+def _hidden(graph: torch.fx.GraphModule) -> str:
+    """The name of what a graph calls that the compiler doesn't see into: somebody's own function or operator."""
+    parts = [part for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]  # `torch.cond` has two more
+    for node in (node for part in parts for node in part.graph.nodes if node.op == "call_function"):
+        module, name = getattr(node.target, "__module__", None) or "torch", getattr(node.target, "__name__", node.name)
+        operators = re.match(r"torch\._?ops\.(\w+)", module)
+        known = (
+            operators[1] in OPERATORS if operators else module.startswith(("torch", "_operator", "builtins", "math"))
+        )
+        if not known or name in HIDING:
+            return str(name)
+    return ""
 
 
 def _pair(got: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ..judging import Answer, Difference, Exercise, by_rank, samples, some
-from .cases import LENGTHS, RANKS, Sentence, sample_of, sentences, stream_cases
+from .cases import LENGTHS, RANKS, Sentence, Workers, sample_of, sentences, stream_cases, workers_of
 from .convert_judge import judge_convert
 from .noise_judge import judge_augmented
 
@@ -23,7 +23,7 @@ def judge_collate(answer: Answer) -> list[str]:
     for start, batch in zip(range(0, len(every), 4), told["in_workers"], strict=True):
         _padded(every[start : start + 4], batch, ", in a worker")
     return [
-        f"{len(batches)} batches with samples of 0 to 100 tokens: as wide as the longest, no token lost, zeros behind",
+        f"{len(batches)} batches, some with empty samples: as wide as the longest, no token lost, zeros behind",
         "the mask tells token 0 from padding; samples and batches made before are left as they were",
         "the same as collate_fn of a DataLoader with two workers",
     ]
@@ -97,26 +97,33 @@ def _from(row: list[Any], other: list[Any]) -> str:
 def judge_stream(answer: Answer) -> list[str]:
     told = answer.on_ranks("stream", ranks=RANKS)
     cases = stream_cases(told[0]["seed"])
-    for number, (n, ranks, num_workers) in enumerate(cases):
+    for number, (n, ranks, workers) in enumerate(cases):
         seen = [told[rank]["cases"][number] for rank in range(ranks)]
-        case = f"{samples(n)}, {ranks} rank{'s' * (ranks > 1)}, {num_workers} workers on each"
-        first, again = ([_indices(s["epochs"][epoch], n, case) for s in seen] for epoch in (0, 1))
-        _dealt(first, n, num_workers, case)
-        if sorted(sum(again, [])) != list(range(n)):
-            raise Difference(
-                "second epoch",
-                f"The second epoch doesn't give every sample once, as the first does ({case}).",
-                f"{samples(n)} again",
-                by_rank([some(a) for a in again]),
-            )
-        reads = sum(s["reads"] for s in seen)
-        if reads > 2 * n:
-            raise Difference(
-                "reads too much",
-                f"Two epochs called `read` {reads} times ({case}): some samples are read and thrown away.",
-                f"{2 * n} times",
-                by_rank([f"{s['reads']} reads" for s in seen]),
-            )
+        on_each = (
+            f"{workers} workers on each" if isinstance(workers, int) else f"{' and '.join(map(str, workers))} workers"
+        )
+        case = f"{samples(n)}, {ranks} rank{'s' * (ranks > 1)}, {on_each}"
+        epochs = [[_indices(epoch, n, case) for epoch in s["epochs"]] for s in seen]
+        _dealt([own[0] for own in epochs], n, workers, case)
+        for epoch in range(1, max(len(own) for own in epochs)):
+            again = [own[epoch] if epoch < len(own) else own[0] for own in epochs]
+            if sorted(sum(again, [])) != list(range(n)):
+                raise Difference(
+                    "second epoch",
+                    f"The {('second', 'third', 'fourth')[epoch - 1]} epoch doesn't give every sample once, as the first"
+                    f" does ({case}).",
+                    f"{samples(n)} again",
+                    by_rank([some(a) for a in again]),
+                )
+        for rank, (s, own) in enumerate(zip(seen, epochs, strict=True)):
+            wanted = sum(map(len, own))
+            if s["reads"] > wanted:
+                raise Difference(
+                    "reads too much",
+                    f"On rank {rank} {len(own)} epochs called `read` {s['reads']} times ({case}): some samples are read"
+                    " and thrown away.",
+                    f"{wanted} times",
+                )
     return [
         f"{len(cases)} cases of 1 to {RANKS} ranks with 0 to 3 workers each: every sample once, in each epoch",
         "no rank has two samples more than another; none is read in vain",
@@ -136,7 +143,7 @@ def _indices(values: list[int], n: int, case: str) -> list[int]:
     return [index[v] for v in values]
 
 
-def _dealt(shares: list[list[int]], n: int, num_workers: int, case: str) -> None:
+def _dealt(shares: list[list[int]], n: int, workers: Workers, case: str) -> None:
     got = by_rank([some(share, 14) for share in shares])
     expected = f"each of {samples(n)} once, over all ranks and workers"
     counted = Counter(sum(shares, []))
@@ -146,7 +153,7 @@ def _dealt(shares: list[list[int]], n: int, num_workers: int, case: str) -> None
             often = max(Counter(share).values())
             raise Difference(
                 "workers repeat",
-                f"On rank {rank} its {num_workers} workers give a sample {often} times ({case}).",
+                f"On rank {rank} its {workers_of(workers, rank)} workers give a sample {often} times ({case}).",
                 expected,
                 got,
             )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..judging import Answer, Difference
@@ -77,7 +79,8 @@ def compare(told: dict[str, Any], draw: int) -> dict[str, Any]:
         "mean": statistics.fmean(numbers),
         "std": statistics.pstdev(numbers),
         "beyond": sum(abs(v) > 2 for v in numbers) / len(numbers),
-        "collision": _collision(told["many"], draw),
+        "collision": _collision(told["many"], draw, lambda noise: [tuple(noise)]),
+        "borrowed": _collision(told["many"], draw, _most_of),
         "salted": _same(told["salted"], told["unsalted"]),
         "images": _same(told["black"], alone[1][: AUGMENTED // 2]),
         "repeats": len(rows[0]) - len({round(v / 10) for v in rows[0]}),
@@ -99,14 +102,23 @@ def _alike(rows: Noise) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairs if a is not None]
 
 
-def _collision(many: Noise, draw: int) -> list[tuple[int, int, int]]:
-    """The first two (seed, epoch, index) with one noise; none is right."""
+Keys = Callable[[list[int]], Iterable[tuple[int, ...]]]
+
+
+def _collision(many: Noise, draw: int, keys: Keys) -> list[tuple[int, int, int]]:
+    """The first two (seed, epoch, index) whose noises have a key in common; none is right."""
     seen: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for asked, noise in zip(noises(draw), many, strict=True):
-        if tuple(noise) in seen:
-            return [seen[tuple(noise)], asked]
-        seen[tuple(noise)] = asked
+        found = set(keys(noise))
+        if common := next((key for key in found if key in seen), None):
+            return [seen[common], asked]
+        seen |= dict.fromkeys(found, asked)
     return []
+
+
+def _most_of(noise: list[int]) -> Iterable[tuple[int, ...]]:
+    """Whatever is left of a small image's four numbers when they're negated, turned, or moved on by one."""
+    return itertools.combinations(sorted(map(abs, noise)), 3)
 
 
 def decide(found: dict[str, Any]) -> None:
@@ -157,6 +169,14 @@ def decide(found: dict[str, Any]) -> None:
             f"Image {index} in epoch {epoch} with seed={seed} gets the noise of image {index_too} in epoch {epoch_too} "
             f"with seed={seed_too}.",
             expected,
+        )
+    if found["borrowed"]:
+        (seed, epoch, index), (seed_too, epoch_too, index_too) = found["borrowed"]
+        raise Difference(
+            "borrowed",
+            f"Image {index_too} in epoch {epoch_too} with seed={seed_too} gets numbers of image {index} in epoch"
+            f" {epoch} with seed={seed}, with other signs or in other places.",
+            "noise of its own",
         )
     if not found["salted"]:
         raise Difference(

@@ -17,7 +17,7 @@ from course_utils.rank import report
 
 from .. import rank_side
 from ..rank_side import RANK
-from .cases import LENGTHS, Sentence, sample_of, sentences, stream_cases
+from .cases import LENGTHS, Sentence, passes, sample_of, sentences, stream_cases, workers_of
 
 HANG_S = 30  # after so long without a batch, a worker counts as hanging
 MOST_BATCHES = 500
@@ -105,15 +105,16 @@ def _batch(value: Any) -> dict[str, Any]:
 
 
 def stream(answer: ModuleType) -> None:
-    """Iterates the answer's stream for two epochs on every rank, with several numbers of workers. `read` notes its
+    """Iterates the answer's stream for some epochs on every rank, with several numbers of workers. `read` notes its
     calls in a file."""
     make = rank_side.function(answer, "Stream", "read", "n_samples", "rank", "world_size")
     told: list[dict[str, Any] | None] = []
     seed = int(os.environ["MASTER_PORT"])  # the same on all ranks of a launch, and another in the next
-    for number, (n, ranks, num_workers) in enumerate(stream_cases(seed)):
+    for number, (n, ranks, workers) in enumerate(stream_cases(seed)):
         if ranks <= RANK:
             told.append(None)
             continue
+        num_workers = workers_of(workers, RANK)
         notes = rank_side.folder() / f"reads.{number}.{RANK}"
         notes.touch()
         with_workers = f"{n} samples, {ranks} rank{'s' * (ranks > 1)}, {num_workers} workers"
@@ -122,7 +123,7 @@ def stream(answer: ModuleType) -> None:
             rank_side.problem("`Stream` must be an IterableDataset.", "type")
         epochs = [
             [int(v) for batch in loaded(f"iterating {with_workers}", dataset, num_workers, batch_size=2) for v in batch]
-            for _ in range(2)
+            for _ in range(passes(workers, RANK))
         ]
         told.append({"epochs": epochs, "reads": len(notes.read_text().split())})
     rank_side.tell(cases=told, seed=seed)

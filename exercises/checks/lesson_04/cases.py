@@ -22,7 +22,7 @@ SHARD_CASES: list[ShardCase] = [
     (60, 1, True, False),
 ]
 # (epoch, seed); the first is asked again at the end
-SHARD_CALLS = [(0, 0), (1, 0), (2, 0), (8, 0), (100, 0), (0, 7), (0, 5), (0, 0)]
+SHARD_CALLS = [(0, 0), (1, 0), (2, 0), (8, 0), (100, 0), (0, 7), (0, 5), (0, 10_007), (0, 0)]
 
 
 def shard_cases(seed: int) -> list[ShardCase]:

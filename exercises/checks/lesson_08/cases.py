@@ -30,6 +30,7 @@ INFINITE_FROM = 65520.0  # half a step above the largest number of fp16: anythin
 
 # 08.2: for each step the factor of the gradients; the scaler's settings
 INF = float("inf")
+SCALER_DEFAULTS = {"scale": 2.0**16, "growth": 2.0, "backoff": 0.5, "interval": 2000}
 SCALER_CASES: list[tuple[list[float], dict[str, float]]] = [
     ([1.0, -2.0, 0.5], {"scale": 1024.0, "interval": 100}),
     ([1.0, INF, 1.0, NAN, 2.0, 1.0], {"scale": 1024.0, "interval": 100}),

@@ -169,6 +169,12 @@ def _scaler_step(
             f"the loss times {real['before']:g}, {right[0]}",
             got,
         )
+    if not seen["kept"]:
+        raise Difference(
+            "loss",
+            f"`multiply` changes the loss that it is given ({case}).",
+            "the caller's loss as it was, to be printed",
+        )
     if not good and seen["moved"]:
         symptom = "steps on NaN" if math.isnan(factors[i]) else "steps on infinity"
         raise Difference(
@@ -182,8 +188,9 @@ def _scaler_step(
     if max(gaps) != 0:
         far = max(gaps) > 5
         one = gaps[0] == 0  # the weights of the optimizer's first group
-        symptom = "groups" if one else "not divided" if far else "weights"
+        symptom = "unused" if not any(gaps[:2]) else "groups" if one else "not divided" if far else "weights"
         said = {
+            "unused": "A weight that took no part in the loss has changed",
             "groups": "Only the gradients of the optimizer's first group are divided by the scale",
             "not divided": "The gradients are not divided by the scale before the step",
             "weights": "The weights differ from those of torch's GradScaler",

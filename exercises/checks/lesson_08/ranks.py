@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import rank_side
-from .cases import DTYPES_TRIED
+from .cases import DTYPES_TRIED, SCALER_DEFAULTS
 
 
 def _pair(value: Any, what: str, of: str) -> list[float]:
@@ -54,7 +55,7 @@ class _Weights(nn.Module):
         return good + (reached.sum() if 1e30 < abs(factor) < float("inf") else reached[(step + 1) % 3]) * factor
 
     def optimizer(self) -> torch.optim.Optimizer:
-        groups = [{"params": [self.first, self.unused]}, {"params": [self.second], "lr": 0.05}]
+        groups = [{"params": [self.first, self.unused], "weight_decay": 0.01}, {"params": [self.second], "lr": 0.05}]
         return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
 
 
@@ -75,6 +76,10 @@ def scaler(load: Callable[[], ModuleType], given: list[Any]) -> None:
     make = getattr(answer, "LossScaler", None)
     if not isinstance(make, type):
         rank_side.problem("The cell defines no class `LossScaler`. Keep the name you were given.", "missing")
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name in SCALER_DEFAULTS and parameter.default != SCALER_DEFAULTS[name]:
+            given_default = f"`LossScaler` has another default for `{name}` than {SCALER_DEFAULTS[name]:g}"
+            rank_side.problem(f"{given_default}. Keep the line you were given.", "signature")
     cases = []
     for factors, settings in given:
         model = _Weights()
@@ -88,7 +93,9 @@ def scaler(load: Callable[[], ModuleType], given: list[Any]) -> None:
             optimizer.zero_grad()
             before = _values(model)
             rank_side.report(call=f"multiplying the loss of step {i + 1}")
-            loss = scaled.multiply(model(factor, i))
+            plain = model(factor, i)
+            kept = rank_side.snapshot(plain.detach())
+            loss = scaled.multiply(plain)
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 rank_side.problem(
                     f"`multiply` returned {rank_side.shown(loss)}; it must return the loss times the scale, a tensor.",
@@ -105,6 +112,7 @@ def scaler(load: Callable[[], ModuleType], given: list[Any]) -> None:
                     "went": went if isinstance(went, bool) else rank_side.shown(went),
                     "loss": loss.item(),
                     "dtype": str(loss.dtype),
+                    "kept": rank_side.same(kept, plain.detach()),
                     "scale": rank_side.number(scaled.scale, "`scale`"),
                 }
             )

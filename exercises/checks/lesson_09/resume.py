@@ -42,9 +42,21 @@ class Average:
         self.mean, self.steps = state["mean"], state["steps"]
 
 
+class Counted(nn.Module):
+    """Counts the batches of the training in a buffer: a state of the model that's no weight, and a whole number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.batches += 1
+        return x
+
+
 def _new(seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.4), nn.Linear(16, 3), Counted())
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     return {
         "model": model,

@@ -46,12 +46,14 @@ def judge_resume(answer: Answer) -> list[str]:
 
 def _run_case(ranks: int) -> dict[str, Any]:
     """A run on so many ranks, and where it is saved: in the second epoch after an odd number of steps, so that both
-    generators of normal numbers have kept one, and in the third after an even number."""
+    generators of normal numbers have kept one, and in the third after an even number, on 3 ranks at its beginning."""
     each = -(-SAMPLES // ranks)
     batches = -(-each // BATCH)
     middle = random.choice([k for k in range(1, batches) if (batches + k) % 2])
-    late = random.choice([k for k in range(batches) if k % 2 == 0])
+    late = 0 if ranks == 3 else random.choice([k for k in range(1, batches) if k % 2 == 0])
+    full = next(size for size in range(2, each) if each % size == 0)  # no smaller batch at the end
     questions = [(random.randrange(1, 9), random.randrange(3), random.randint(2, 7)) for _ in range(3)]
+    questions += [(random.randrange(1, 9), 1, full), (random.randrange(1, 9), each // full, full)]
     sizes = {"ranks": ranks, "samples": SAMPLES, "batch": BATCH, "epochs": EPOCHS}
     return sizes | {"stops": [[1, middle], [2, late]], "questions": questions}
 
