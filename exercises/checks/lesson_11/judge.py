@@ -61,7 +61,7 @@ def judge_nodes(answer: Answer) -> list[str]:
             raise Difference("not measured", f"{n} nodes were not measured ({case}).", f"one of {sorted(rows)}", told)
         if n is None:
             raise Difference(
-                "none", f"The answer is None, but there is one that fits ({case}).", counted(right, "node"), told
+                "none", f"The answer is None, but there is one that fits ({case}).", f"{right} nodes", told
             )
         if rows[n][0] > deadline_h + 1e-9:
             raise Difference(
