@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..not_emulated import CUDA_ONLY, NotEmulated
 from .copies import Copies
 from .imports import after_import
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
@@ -210,9 +211,9 @@ class Operators(TorchDispatchMode):
         if computes:
             try:
                 out = func(*args, **kwargs)
-            except NotImplementedError:  # only CUDA has it, as batch_norm_stats
+            except NotImplementedError as error:  # only CUDA has it, as batch_norm_stats
                 if not plan.outputs:
-                    raise
+                    raise NotEmulated(str(CUDA_ONLY._replace(what=plan.name))) from error
             else:
                 return self._tagged(out, device, known)
         return self._tagged(self._outputs(plan, args, kwargs), device, False)
