@@ -23,7 +23,7 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     from torch.distributed import is_available
 
     from ..clusters import Cluster
-    from . import autocast, cuda, driver, edges, group, kinds, marks, tensors
+    from . import autocast, cuda, driver, edges, group, kinds, marks, old_types, tensors
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
@@ -38,6 +38,7 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     gpus = Gpus(found, rank, world_size)
     cuda.install(gpus)
     operators = tensors.install(gpus)
+    old_types.install()
     autocast.install()
     kinds.install(gpus)
     marked = marks.install(gpus)
