@@ -61,6 +61,12 @@ KERNELS = Limit(
     f"Compute the same with those, or {REAL}",
     ("torch.cuda:_compile_kernel", *_in("torch.utils.cpp_extension", "CUDAExtension _join_cuda_home")),
 )
+AHEAD = Limit(
+    "AOTInductor",
+    "its kernels can't be emulated",
+    "Run the exported program's module() instead, at eager speed",
+    _in("torch._inductor", "aoti_compile_and_package aot_compile aoti_load_package"),
+)
 SYMMETRIC = Limit(
     "symmetric memory",
     "a modelled GPU has no memory into which another could write",
@@ -110,10 +116,11 @@ STORAGE = Limit(
     _in("torch.cuda.gds", "GdsFile.__init__ gds_register_buffer gds_deregister_buffer"),
 )
 NCCL = Limit(
-    "NCCL by its own functions (torch.cuda.nccl)",
+    "NCCL by its own functions (torch.cuda.nccl, ProcessGroupNCCL)",
     "they bypass the process groups",
     "Use torch.distributed",
-    _in("torch.cuda.nccl", "all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id"),
+    _in("torch.cuda.nccl", "all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id")
+    + _in("torch.distributed.distributed_c10d", "ProcessGroupNCCL.__init__"),
 )
 TUNING = Limit(
     "TunableOp",
@@ -135,8 +142,8 @@ DRIVER = Limit(
 )
 
 LIMITS = (
-    DATA_PARALLEL, GRAPHS, TORCHSCRIPT, TRITON, KERNELS, SYMMETRIC, RPC, ADDRESSES, PROCESSES, POOLS, PARTS, STORAGE,
-    NCCL, TUNING, TENSORFLOW, CUDA_ONLY, DRIVER,
+    DATA_PARALLEL, GRAPHS, TORCHSCRIPT, TRITON, KERNELS, AHEAD, SYMMETRIC, RPC, ADDRESSES, PROCESSES, POOLS, PARTS,
+    STORAGE, NCCL, TUNING, TENSORFLOW, CUDA_ONLY, DRIVER,
 )  # fmt: skip
 
 # What a library says that has looked for a driver and hasn't found it. That a device isn't there we say as CUDA does.

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 from conftest import ROOT
 
 from course_utils import not_emulated
+from course_utils.emulation.imports import after_import
 from course_utils.launcher import RankError, launch
 from course_utils.not_emulated import LIMITS
 
@@ -110,6 +114,7 @@ REFUSED: dict[str, list[str]] = {
         "from torch.utils.cpp_extension import load; load('b', ['b.cu'], build_directory=tempfile.mkdtemp())",
         "from torch.utils.cpp_extension import CUDAExtension; CUDAExtension('c', ['c.cu'])",
     ],
+    "AHEAD": ["import torch._inductor; torch._inductor.aoti_compile_and_package(None)"],
     "SYMMETRIC": [
         "import torch.distributed._symmetric_memory as m; m.empty(2, device='cuda')",
         "import torch.distributed._symmetric_memory as m; m.enable_symm_mem_for_group('0')",
@@ -138,13 +143,18 @@ REFUSED: dict[str, list[str]] = {
     ],
     "PARTS": ["torch.cuda.GreenContext.create(num_sms=8)"],
     "STORAGE": ["torch.cuda.gds.GdsFile('a', os.O_RDWR)", "torch.cuda.gds.gds_register_buffer(None)"],
-    "NCCL": ["torch.cuda.nccl.all_reduce([torch.ones(2).cuda()])", "torch.cuda.nccl.unique_id()"],
+    "NCCL": [
+        "torch.cuda.nccl.all_reduce([torch.ones(2).cuda()])",
+        "torch.cuda.nccl.unique_id()",
+        "dist.ProcessGroupNCCL(dist.HashStore(), 0, 1)",
+    ],
     "TUNING": ["torch.cuda.tunable.enable()", "torch.cuda.tunable.set_filename('a.csv')"],
     "TENSORFLOW": ["import tensorflow"],
     "CUDA_ONLY": ["torch._cudnn_init_dropout_state(0.5, True, 1, device='cuda')"],
     "DRIVER": [
         "torch.cuda._sleep(100)",
         "torch._C._cuda_sleep(100)",
+        "torch._C._cuda_thatNoTorchHas()",
         "torch.cuda.cudart().cudaStreamCreate(0)",
         "ctypes.CDLL('libcuda.so.1')",
         "from cuda.bindings import driver; driver.cuInit(0)",
@@ -204,6 +214,22 @@ def test_the_list_is_whole_and_the_readme_shows_it() -> None:
     assert [getattr(not_emulated, name) for name in REFUSED] == list(LIMITS)
     rows = re.findall(r"(?m)^\| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "README.md").read_text())
     assert [row for row in rows if row in {limit[:3] for limit in LIMITS}] == [limit[:3] for limit in LIMITS]
+
+
+def test_a_module_is_changed_though_somebody_has_only_looked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libraries do that ask whether pynvml is installed."""
+    (tmp_path / "looked_for.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    calls: list[str] = []
+    for who in ("first", "second"):
+        after_import("looked_for", functools.partial(calls.append, who))
+    finders = len(sys.meta_path)
+    assert importlib.util.find_spec("looked_for") and importlib.util.find_spec("looked_for") and not calls
+    importlib.import_module("looked_for")
+    assert sorted(calls) == ["first", "second"] and len(sys.meta_path) == finders - 2
+    sys.modules.pop("looked_for")
 
 
 FALSE = {

@@ -47,12 +47,19 @@ def install(gpus: Gpus) -> Callable[[], None]:
 def _answer_below(gpus: Gpus) -> None:
     """Answer for torch's C++ part. What nobody has modelled is refused, by the name of torch's function that asked."""
     below, own = torch._C, _answers(gpus)
+
+    def refused(name: str) -> Callable[..., Any]:
+        for begin, about in _ASKS.items():
+            if name.startswith(begin):
+                return _refusal(f"torch._C.{name}", about)
+        raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+
     for name in {*own, *dir(below)}:
-        about = next((found for begin, found in _ASKS.items() if name.startswith(begin)), None)
         if name in own:
             setattr(below, name, own[name])
-        elif about and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
-            setattr(below, name, _refusal(f"torch._C.{name}", about))
+        elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
+            setattr(below, name, refused(name))
+    below.__getattr__ = refused  # a torch built without CUDA has none of these
     torch.cuda.nccl.is_available = lambda tensors: False
     plans: Any = torch.backends.cuda.cuFFTPlanCache
     plans.size, plans.max_size, plans.clear = 0, 4096, lambda self: None  # as many as cuFFT keeps unless told
