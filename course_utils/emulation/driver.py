@@ -29,7 +29,7 @@ _ASKS = {
     "_gds_": STORAGE,
 }  # fmt: skip
 _KNOWS = re.compile("getCompiledVersion|cudnn_benchmark_limit|conv_benchmark|AllocatorSettings|_nccl_version")
-_LIBRARIES = re.compile(r"(^|/)(lib(cuda|nvidia-ml)\.so|nvcuda\.dll)")
+_LIBRARIES = re.compile(r"(^|/)(lib(cuda|cudart|nvidia-ml)\.so|nvcuda\.dll)")
 
 
 def install(gpus: Gpus) -> Callable[[], None]:
