@@ -150,7 +150,7 @@ def judge_server(answer: Answer) -> list[str]:
     other = [(version, counts[0]) for version, counts in told["reads"] if counts[0] != version]
     if other:
         raise Difference(
-            "version",
+            "torn read",
             f"A read said version {other[0][0]}, and its weights had {other[0][1]} updates.",
             "version and weights that belong together",
         )

@@ -217,6 +217,9 @@ def server(answer: ModuleType) -> None:
     )
 
 
+PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.03)
+
+
 def _lingering(answer: ModuleType) -> Callable[..., Any]:
     """A trace function: this thread pauses between two lines of the answer, so that others get in between unless a lock
     keeps them out."""
@@ -225,9 +228,9 @@ def _lingering(answer: ModuleType) -> Callable[..., Any]:
         if frame.f_globals is not vars(answer):
             return None
         if event == "line":
-            time.sleep(
-                random.uniform(0, 0.004)
-            )  # at random: otherwise threads that wait for each other would always meet at the same line
+            # At random: otherwise threads that wait for each other would always meet at the same line. And now and then
+            # so long that a whole update fits in.
+            time.sleep(random.choice(PAUSES_S))
         return trace
 
     return trace
