@@ -211,9 +211,14 @@ def server(answer: ModuleType) -> None:
 
     together(*[trainer] * THREADS, *[reader] * 2)
     version, weights = served.read()
+    far = served.update(gradient.as_subclass(Slow), 0)  # a gradient as old as can be
     reads = [(v, sorted(set(_plain(w).div(-LR).round().int().tolist()))) for v, w in log["reads"]]
     rank_side.tell(
-        alone=alone, version=version, applied=_plain(weights).div(-LR).tolist(), before=log["before"], reads=reads
+        alone=alone | {"far": far},
+        version=version,
+        applied=_plain(weights).div(-LR).tolist(),
+        before=log["before"],
+        reads=reads,
     )
 
 
@@ -309,8 +314,8 @@ def together(
     for thread in threads:
         thread.start()
     worked, until = time.process_time(), time.monotonic() + STUCK_S
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
-        next(thread for thread in threads if thread.is_alive()).join(0.1)
+    while (left := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < until:
+        left[0].join(0.1)
         if time.process_time() > worked + 0.05:  # somebody goes on, however slowly
             worked, until = time.process_time(), time.monotonic() + STUCK_S
     if failed:
