@@ -298,10 +298,12 @@ class EmulatedGroup(dist.ProcessGroup):
         called = f"{kind} {'' if root is None else root}{words}"
         with _disable_current_modes():
             meeting.record(self.getGroupName(), self.number, kind, tensors, root)
-            share = float(links.sharing(_gpus.cluster, self.ranks, _groups))
+            share = links.sharing(_gpus.cluster, self.ranks, _groups)
             ready = max(ready, self.free)  # behind this group's earlier collectives
             balance = 0.0 if splits is None else meeting.balance(self.rank_, *splits)
-            rows = self.meeting.exchange(called, ready, share, float(large), float(nbytes), balance)
+            rows = self.meeting.exchange(called, ready, share, large, nbytes, balance, self.post.open)
+            if not sum(row[5] for row in rows):
+                self.post.arrive()
             if splits is not None and sum(row[4] for row in rows) % meeting.PRIME and len(rows) == self.size_:
                 self.meeting.say_splits(*splits)
         start, share, any_large, most = (max(row[i] for row in rows) for i in range(4))
@@ -328,7 +330,7 @@ class EmulatedGroup(dist.ProcessGroup):
         took = links.message_s(
             _gpus.cluster, self.ranks[self.rank_], self.ranks[other], tensor.numel() * tensor.element_size()
         )
-        sent, take = [], None
+        take: Callable[[], tuple[float, bool]] | None = None
         if sending:
             ready = max(ready, self.lanes.get(other, 0.0))
             self.lanes[other] = ready + took
@@ -336,10 +338,10 @@ class EmulatedGroup(dist.ProcessGroup):
             found.computed = found.computed and meeting.travels(tensor)
         with _disable_current_modes():
             if sending:
-                sent = self.post.send(tensor, other, tag, ready, found is None or found.computed)
+                self.post.send(tensor, other, tag, ready, found is None or found.computed)
             else:
                 take = functools.partial(self.post.take, self.post.expect(tensor, other, tag))
-        work = Message(_gpus, tensor, device, ready=ready, took=took, batch=batch, sent=sent, take=take)
+        work = Message(_gpus, tensor, device, ready=ready, took=took, batch=batch, take=take)
         self._kept(work)
         return work
 

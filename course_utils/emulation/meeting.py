@@ -180,7 +180,8 @@ class Post:
     travel. Nobody has to meet for it.
 
     Gloo reads a message from its sender's memory once the receiver has come, so that's kept until then: a copy of the
-    values, never the tensor. Each stamp says how many messages of the other side were received.
+    values, never the tensor. Gloo itself doesn't say when it's done. So each stamp says how many messages of the other
+    side were received, and when the ranks meet for a collective, all that's `open` may sum up to none.
     """
 
     def __init__(self, meeting: Any):
@@ -191,19 +192,17 @@ class Post:
         self.gone: dict[tuple[int, int], int] = {}
         self.received: dict[tuple[int, int], int] = {}
         self.coming: dict[tuple[int, int], deque[Letter]] = {}
+        self.open = 0  # how many more this rank has sent than received
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int, ready: float, known: bool) -> list[Any]:
-        """Send a tensor that's `ready` at this time, with values that were computed if they're `known`. Returns what of
-        gloo's waits for its receiver."""
+    def send(self, tensor: torch.Tensor, to: int, tag: int, ready: float, known: bool) -> None:
+        """Send a tensor that's `ready` at this time, with values that were computed if they're `known`."""
         key = to, tag
         buffers = [self._stamp(tensor, key, ready, known)]
         if travels(tensor) and tensor.numel():
             buffers.append(tensor.detach().clone())
         works = [self.meeting.send([buffer], to, 2 * tag + i) for i, buffer in enumerate(buffers)]
         self.leaving.setdefault(key, deque()).append((works, buffers))
-        while self.leaving[key] and _waited(self.leaving[key][0][0]):
-            self._forget(key)
-        return works
+        self.open += 1
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> Letter:
         """Look out for the next message of a rank."""
@@ -221,10 +220,9 @@ class Post:
 
     def arrive(self) -> None:
         """Wait, in real time, until all that was sent has been received."""
-        for letters in self.leaving.values():
-            for works, _ in letters:
-                wait(works)
-        self.leaving.clear()
+        for key, letters in self.leaving.items():
+            while letters:
+                self._forget(key)
 
     def _stamp(self, tensor: torch.Tensor, key: tuple[int, int], ready: float, known: bool) -> torch.Tensor:
         state = 1 + known if travels(tensor) else 0
@@ -252,13 +250,15 @@ class Post:
             into = letter.tensor if letter.tensor is not None else torch.empty(int(numel * itemsize), dtype=torch.uint8)
             self.meeting.receive([into], source, 2 * tag + 1).wait()
         self.received[letter.key] = self.received.get(letter.key, 0) + 1
+        self.open -= 1
         letter.tensor = None
         while self.gone.get(letter.key, 0) < received and self.leaving.get(letter.key):
             self._forget(letter.key)
 
     def _forget(self, key: tuple[int, int]) -> None:
         """The other side has received the oldest message to it."""
-        wait(self.leaving[key].popleft()[0])
+        for work in self.leaving[key].popleft()[0]:
+            work.wait()
         self.gone[key] = self.gone.get(key, 0) + 1
 
 
@@ -322,18 +322,6 @@ def balance(rank: int, sent: Sequence[int], expected: Sequence[int]) -> float:
 
 def _weight(source: int, target: int) -> int:
     return zlib.crc32(b"%d %d" % (source, target))
-
-
-def wait(works: Sequence[Any]) -> None:
-    """Wait, in real time, for gloo's own work. One that was waited for never ends again."""
-    for work in works:
-        if not work.is_completed():
-            work.wait()
-
-
-def _waited(works: Sequence[Any]) -> bool:
-    """Whether somebody has waited for gloo's work: only then it says that it's done."""
-    return all(work.is_completed() for work in works)
 
 
 def travels(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import meeting
 from .state import Block, Gpus, block
 from .streams import ASKED_S
 
@@ -109,8 +108,8 @@ class _Future(Future):
 
 
 class Message(EmulatedWork):
-    """A message between two ranks. The receiver knows at `wait` when it was sent. A GPU that sends never waits for its
-    receiver, as if NCCL's buffers had no end; for a tensor of the CPU it waits in real time, as with gloo.
+    """A message between two ranks. The receiver knows at `wait` when it was sent. A sender never waits for its
+    receiver, as if NCCL's buffers had no end.
 
     As NCCL's, this object keeps its tensor until it's gone itself, and one of a `batch` keeps none. What else NCCL does
     for the tensor, `record_stream`, isn't counted in `memory_allocated` either.
@@ -118,19 +117,15 @@ class Message(EmulatedWork):
 
     def __init__(
         self, gpus: Gpus, tensor: torch.Tensor, device: int | None, *, ready: float, took: float, batch: bool,
-        sent: Sequence[Any] = (), take: Callable[[], tuple[float, bool]] | None = None,
+        take: Callable[[], tuple[float, bool]] | None = None,
     ):  # fmt: skip
         super().__init__(gpus, [] if batch else [tensor], ready + took, [], device)
         self.ready, self.took = ready, took
-        self.sent = sent  # gloo's own work
         self.take = take  # of a receiver, which learns by it when the message was sent and whether its values are there
         self.fills = None if (found := block(tensor)) is None else weakref.ref(found)
         self.whole = found is not None and tensor.numel() * tensor.element_size() == found.nbytes
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if self.device is None:
-            with _disable_current_modes():
-                meeting.wait(self.sent)
         if self.take is not None:
             with _disable_current_modes():
                 sent, known = self.take()
