@@ -347,6 +347,9 @@ def test_who_gets_another_number_of_elements_is_seen() -> None:
     for sizes, says in (([2, 3], "not equal to group size"), ([2, 2, 2], "match total dim 0"), ([], "divide equally")):
         with pytest.raises(ValueError, match=says):
             meeting.split(torch.zeros(5), sizes, 3)
+    meeting.alike("gather", [[torch.zeros(2)] * 3], torch.zeros(2), 3)
+    with pytest.raises(ValueError, match=r"gather needs a list of 3 tensors of 2 numbers, got \[2, 2\]"):
+        meeting.alike("gather", [[torch.zeros(2)] * 2], torch.zeros(2), 3)
 
 
 UNEVEN = """
@@ -493,20 +496,20 @@ from course_utils.rank import device, report
 
 dist.init_process_group()
 torch.cuda.set_device(device())
-r, p, rows, width, layers = dist.get_rank(), dist.get_world_size(), 256, 256, 32
+r, p, rows, width, layers = dist.get_rank(), dist.get_world_size(), 256, 256, 31
 x = torch.randn(8 * rows, width, device=device())
 for name in ("GPipe", "1F1B", "Interleaved1F1B"):
     chunks = 2 if name == "Interleaved1F1B" else 1
-    parts = [nn.Sequential(*[nn.Linear(width, width, bias=False) for _ in range(layers)]) for _ in range(chunks)]
+    parts = [nn.Sequential(nn.Linear(width, width), *[nn.Tanh() for _ in range(layers)]) for _ in range(chunks)]
     stages = [pipelining.PipelineStage(part.to(device()), r + i * p, chunks * p, device()) for i, part in enumerate(parts)]
     kind = pipelining.schedules.get_schedule_class(name)
     schedule = kind(stages if chunks > 1 else stages[0], 8, loss_fn=nn.functional.mse_loss)
     held = []
-    for step in range(4):
+    for step in range(3):
         torch.cuda.reset_peak_memory_stats()
         schedule.step(*([x] if r == 0 else []), **({"target": x} if r == p - 1 else {}))
         held.append(torch.cuda.memory_allocated())
-    unit = (layers - 1) * rows * width * 4  # what a micro-batch keeps at least
+    unit = layers * rows * width * 4  # what a micro-batch keeps: what each Tanh gives
     report(schedule=name, in_flight=(torch.cuda.max_memory_allocated() - held[0]) / unit, grown=held[-1] - held[0])
 dist.destroy_process_group()
 """  # noqa: E501

@@ -118,10 +118,10 @@ class EmulatedGroup(dist.ProcessGroup):
 
     def allgather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
         sizes = [t.numel() for t in outs[0]]
-        if ins[0].numel() != sizes[self.rank_]:
+        if len(sizes) != self.size_ or ins[0].numel() != sizes[self.rank_]:
             raise ValueError(
-                f"all_gather: rank {self.rank_} gives {ins[0].numel()} numbers, and has room for {sizes[self.rank_]} of"
-                " its own in its list"
+                f"rank {self.rank_} of {self.size_} gives {ins[0].numel()} numbers to all_gather, and has a list for"
+                f" {sizes}"
             )
         even = all(t.shape == ins[0].shape for t in outs[0])
         words = None if even else f" {ins[0].dtype} {sizes}"
@@ -212,6 +212,7 @@ class EmulatedGroup(dist.ProcessGroup):
         def real() -> None:
             self.real.gather(outs, ins, *_given(opts)).wait()
 
+        meeting.alike("gather", outs, ins[0], self.size_)
         nbytes = _bytes(ins) * self.size_
         return self._collective("gather", ins, outs[0] if outs else [], real, outs, nbytes, root=self._root(opts))
 
@@ -219,6 +220,7 @@ class EmulatedGroup(dist.ProcessGroup):
         def real() -> None:
             self.real.scatter(outs, ins, *_given(opts)).wait()
 
+        meeting.alike("scatter", ins, outs[0], self.size_)
         return self._collective("scatter", outs, outs, real, outs, _bytes(outs) * self.size_, root=self._root(opts))
 
     def barrier(self, opts: Any = None) -> EmulatedWork:
@@ -306,8 +308,8 @@ class EmulatedGroup(dist.ProcessGroup):
                 self.post.arrive()
             if splits is not None and sum(row[4] for row in rows) % meeting.PRIME and len(rows) == self.size_:
                 self.meeting.say_splits(*splits)
-        start, share, any_large, most = (max(row[i] for row in rows) for i in range(4))
-        end = start + links.seconds(kind, most, self._route(int(share)))
+        start, groups, any_large, most = (max(row[i] for row in rows) for i in range(4))
+        end = start + links.seconds(kind, most, self._route(int(groups)))
         if device is not None:
             if start > ready:
                 clock.spans.append(("waiting", kind, ready, start))

@@ -111,7 +111,7 @@ class Alone:
     gather = allgather
 
     def _allgather_base(self, out: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
-        out.view(self.size, -1).copy_(own.reshape(1, -1).expand(self.size, -1))
+        out.view(self.size, own.numel()).copy_(own.reshape(1, -1).expand(self.size, -1))
         return _Done()
 
     def alltoall_base(
@@ -176,8 +176,8 @@ class Letter:
 
 
 class Post:
-    """The messages of one rank. Each has a stamp, that's when it was sent and how large it is, and its values if they
-    travel. Nobody has to meet for it.
+    """The messages of one rank. Each has a stamp, which says when it was sent and how large it is, and its values if
+    they travel. Nobody has to meet for it.
 
     Gloo reads a message from its sender's memory once the receiver has come, so that's kept until then: a copy of the
     values, never the tensor. Gloo itself doesn't say when it's done. So each stamp says how many messages of the other
@@ -201,7 +201,8 @@ class Post:
         if travels(tensor) and tensor.numel():
             buffers.append(tensor.detach().clone())
         works = [self.meeting.send([buffer], to, 2 * tag + i) for i, buffer in enumerate(buffers)]
-        self.leaving.setdefault(key, deque()).append((works, buffers))
+        if not all(work.is_completed() for work in works):  # gloo's never are before somebody waits for them
+            self.leaving.setdefault(key, deque()).append((works, buffers))
         self.open += 1
 
     def expect(self, tensor: torch.Tensor, source: int, tag: int) -> Letter:
@@ -304,6 +305,13 @@ def split(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
     if sum(sizes) != rows:
         raise ValueError("Split sizes doesn't match total dim 0 size")
     return [size * (tensor.numel() // rows) if rows else 0 for size in sizes]
+
+
+def alike(kind: str, lists: Sequence[Sequence[torch.Tensor]], own: torch.Tensor, ranks: int) -> None:
+    """Raise ValueError if a root's list isn't one tensor for each rank, as large as its own."""
+    for sizes in ([t.numel() for t in parts] for parts in lists):
+        if sizes and sizes != [own.numel()] * ranks:
+            raise ValueError(f"{kind} needs a list of {ranks} tensors of {own.numel()} numbers, got {sizes}")
 
 
 def moved(rank: int, sent: Sequence[int], expected: Sequence[int]) -> float:
