@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import load_tool
 
 from course_utils import predict
 from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
-from course_utils.emulation import links
+from course_utils.emulation import links, meeting
 from course_utils.failure import RankError
 from course_utils.launcher import launch
 
@@ -273,6 +274,255 @@ def test_ranks_that_disagree_are_named(start: Callable[..., Any], calls: str, sa
     body = "d, r = device(), dist.get_rank()\ntorch.cuda.set_device(d)\nt = torch.ones(4, device=d)\n"
     with pytest.raises(RankError, match=says):
         start(f"{head}{body}{calls}\ndist.destroy_process_group()\n", 4)
+
+
+class Wire:
+    """What gloo does for `meeting.Post`, in one process: in order for each tag, and done once somebody waits."""
+
+    def __init__(self, rank: int, sent: dict[Any, list[torch.Tensor]]):
+        self.rank, self.sent = rank, sent
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
+        self.sent.setdefault((self.rank, to, tag), []).append(tensors[0])
+        return Sent(lambda: None)
+
+    def receive(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        return Sent(lambda: tensors[0].copy_(self.sent[source, self.rank, tag].pop(0)))
+
+
+class Sent:
+    def __init__(self, act: Callable[[], Any]):
+        self.act, self.done = act, False
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def wait(self) -> None:
+        assert not self.done, "gloo would wait for ever"
+        self.act()
+        self.done = True
+
+
+def test_messages_come_in_order_and_their_copies_go() -> None:
+    sent: dict[Any, list[torch.Tensor]] = {}
+    one, other = (meeting.Post(Wire(rank, sent)) for rank in (0, 1))
+    for value in (1.0, 2.0, 3.0):
+        one.send(torch.full((2,), value), 1, tag=7, ready=value, known=value != 2)
+    found = [torch.zeros(2) for _ in range(3)]
+    letters = [other.expect(t, 0, tag=7) for t in found]
+    assert other.take(letters[1]) == (2.0, False)  # what came before it, too
+    assert other.take(letters[0]) == (1.0, True)
+    assert [t.tolist() for t in found] == [[1, 1], [2, 2], [0, 0]]
+    assert len(one.leaving[1, 7]) == 3
+    other.send(torch.zeros(0), 0, tag=7, ready=0.0, known=True)
+    one.take(one.expect(torch.zeros(0), 1, tag=7))  # which says that two were received
+    assert len(one.leaving[1, 7]) == 1
+    one.send(torch.zeros(4), 1, tag=7, ready=0.0, known=True)
+    other.take(letters[2])
+    with pytest.raises(RuntimeError, match="4 numbers arrives where 5"):
+        other.take(other.expect(torch.zeros(5), 0, tag=7))
+    one.send(torch.zeros(4), 1, tag=7, ready=0.0, known=True)
+    with pytest.raises(RuntimeError, match="numbers of 4 bytes arrives where 8 bytes"):
+        other.take(other.expect(torch.zeros(4, dtype=torch.int64), 0, tag=7))
+    one.arrive()  # each is waited for once
+    assert not one.leaving[1, 7] and one.gone[1, 7] == 5
+
+
+def test_who_gets_another_number_of_elements_is_seen() -> None:
+    sent = [[(3 * i + k) % 4 for k in range(3)] for i in range(3)]
+    expected = [list(column) for column in zip(*sent, strict=True)]
+
+    def total() -> float:
+        return sum(meeting.balance(i, sent[i], expected[i]) for i in range(3)) % meeting.PRIME
+
+    assert total() == 0
+    expected[2][0] += 1
+    assert total() != 0
+    expected[2][1] -= 1
+    assert total() != 0
+    assert meeting.moved(0, [9, 4, 4], [9, 4, 4]) == 12.0 and meeting.moved(0, [9, 0, 0], [9, 6, 6]) == 18.0
+    assert (
+        meeting.split(torch.zeros(5, 2), [2, 0, 3], 3) == [4, 0, 6] and meeting.split(torch.zeros(0), [], 3) == [0] * 3
+    )
+    for sizes, says in (([2, 3], "not equal to group size"), ([2, 2, 2], "match total dim 0"), ([], "divide equally")):
+        with pytest.raises(ValueError, match=says):
+            meeting.split(torch.zeros(5), sizes, 3)
+    meeting.alike("gather", [[torch.zeros(2)] * 3], torch.zeros(2), 3)
+    with pytest.raises(ValueError, match=r"gather needs a list of 3 tensors of 2 numbers, got \[2, 2\]"):
+        meeting.alike("gather", [[torch.zeros(2)] * 2], torch.zeros(2), 3)
+
+
+UNEVEN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, n, d, found = dist.get_rank(), dist.get_world_size(), device(), {}
+sizes = [[i * k % 3 for k in range(n)] for i in range(n)]  # rows from rank i to rank k; rank 0 has none at all
+
+def full(rows, width, value):
+    return torch.full((rows, width), float(value), device=d)
+
+for width in (3, 20_000):  # the second is large on some ranks and small on others
+
+    def check(name, got, want):
+        same = all(torch.equal(a, full(*a.shape, value)) for a, value in zip(got, want, strict=True))
+        found[f"{name}, {width} wide"] = same or width > 3
+
+    into, out_of = [sizes[i][r] for i in range(n)], sizes[r]
+    own, out = full(sum(out_of), width, r), full(sum(into), width, -1)
+    dist.all_to_all_single(out, own, into, out_of)
+    check("all_to_all_single", out.split(into), range(n))
+    outs = [full(rows, width, -1) for rows in into]
+    dist.all_to_all(outs, list(own.split(out_of)))
+    check("all_to_all", outs, range(n))
+    into = [5 * (r == 2)] * n
+    out = full(sum(into), width, -1)
+    dist.all_to_all_single(out, full(5, width, r), into, [5 * (k == 2) for k in range(n)])
+    check("all to rank 2", out.split(into), range(n))
+    outs = [full(k, width, -1) for k in range(n)]
+    dist.all_gather(outs, full(r, width, r))
+    check("all_gather", outs, range(n))
+    out = full(r, width, -1)
+    dist.reduce_scatter(out, [full(k, width, r) for k in range(n)])
+    check("reduce_scatter", [out], [n * (n - 1) / 2])
+    a, b, before, after = full(3, width, -1), full(5, width, -1), (r - 1) % n, (r + 1) % n
+    first, second = dist.irecv(a, before), dist.irecv(b, before)
+    for rows, value in ((3, r), (5, r + 0.5)):
+        dist.isend(full(rows, width, value), after)
+    second.wait(), first.wait()
+    check("messages", [a, b], [before, before + 0.5])
+
+empty = torch.ones(0, 4, device=d)
+for call in (
+    lambda out: dist.all_reduce(out), lambda out: dist.broadcast(out, 1), lambda out: dist.reduce(out, 1),
+    lambda out: dist.all_gather([out] * n, empty), lambda out: dist.all_gather_into_tensor(out, empty),
+    lambda out: dist.reduce_scatter(out, [empty] * n), lambda out: dist.reduce_scatter_tensor(out, empty),
+    lambda out: dist.all_to_all_single(out, empty), lambda out: dist.all_to_all([out] * n, [empty] * n),
+    lambda out: dist.gather(out, [empty] * n if r == 0 else None),
+    lambda out: dist.scatter(out, [empty] * n if r == 0 else None),
+    lambda out: dist.isend(out, after) and dist.recv(out, before),
+):
+    call(empty.clone())
+
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    mine = torch.full((2 * n,), r + 1.0, device=d, dtype=dtype)
+    for op, want in ((dist.ReduceOp.AVG, (n + 1) / 2), (dist._make_nccl_premul_sum(0.25), n * (n + 1) / 8)):
+
+        def check(name, got, want=want):
+            found[f"{name} by {op} of {dtype}"] = got.tolist() == [want] * got.numel() and mine.tolist() == [r + 1] * 2 * n
+
+        x = mine.clone(); dist.all_reduce(x, op); check("all_reduce", x)
+        x = mine[:2].clone(); dist.reduce_scatter_tensor(x, mine, op); check("reduce_scatter_tensor", x)
+        x = mine[:2].clone(); dist.reduce_scatter(x, list(mine.split(2)), op); check("reduce_scatter", x)
+        x = mine.clone(); dist.reduce(x, 1, op); check("reduce", x, want if r == 1 else r + 1)
+x = torch.arange(3, device=d) + r; dist.all_reduce(x, dist.ReduceOp.AVG); found["mean of integers"] = x.tolist() == [1, 2, 3]
+x = torch.full((4,), 6e4, device=d).half(); dist.all_reduce(x, dist.ReduceOp.AVG); found["overflow"] = x[0].item() == 6e4
+
+for shape, names in (((n,), ("shard",)), ((2, n // 2), ("replicate", "shard"))):
+    for dtype in (torch.float32, torch.bfloat16):
+        for factor in (2.0, 3.0, 4.0):
+            model = nn.Linear(8, 4, bias=False).to(d)
+            fully_shard(model, mesh=init_device_mesh("cuda", shape, mesh_dim_names=names), mp_policy=MixedPrecisionPolicy(reduce_dtype=dtype))
+            model.set_gradient_divide_factor(factor)
+            model(torch.full((2, 8), r + 1.0, device=d)).sum().backward()
+            gradient = model.weight.grad.to_local().cpu()
+            want = torch.full_like(gradient, n * (n + 1) / factor)
+            found[f"divided by {factor}, {dtype}, {shape}"] = torch.allclose(gradient, want, rtol=1e-2 * (dtype != torch.float32) + 1e-6)
+report(wrong=sorted(name for name, right in found.items() if not right), checked=len(found))
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+def test_ranks_decide_alike_and_sum_as_nccl_does(start: Callable[..., Any]) -> None:
+    for rank in start(UNEVEN, 4).ranks:
+        assert rank.records[-1]["wrong"] == [] and rank.records[-1]["checked"] == 12 + 24 + 2 + 12
+
+
+SENDS = """
+import time, torch, torch.distributed as dist
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, x, found = dist.get_rank(), torch.empty(1 << 28, device=device()), {}
+
+def gib():
+    return torch.cuda.memory_allocated() / 2**30
+
+if r == 0:
+    for _ in range(100):
+        dist.send(x.clone(), 1)
+    found["sent"] = [gib(), torch.cuda.max_memory_allocated() / 2**30]
+    work = dist.isend(x.clone(), 1)
+    found["a work keeps its tensor"] = gib()
+    work.wait()
+    found["waited for"] = gib()
+    del work
+    found["gone"] = gib()
+    dist.isend(x.clone(), 1)
+    found["nobody waits"] = gib()
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x.clone(), 1)])
+    found["a batch keeps none"] = gib()
+else:
+    time.sleep(100)  # on the virtual clock: it comes late
+    for _ in range(102):
+        dist.recv(x, 0)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 0)])
+    found["received"] = [gib(), torch.cuda.max_memory_allocated() / 2**30]
+works[0].wait()
+report(works=len(works), **found)
+dist.destroy_process_group()
+"""
+
+
+def test_a_send_holds_memory_as_long_as_nccls_does(start: Callable[..., Any]) -> None:
+    """By ProcessGroupNCCL: an isend's work has a reference to its tensor, a batch's has none."""
+    sender, receiver = (rank.records[-1] for rank in start(SENDS, 2, "2xA100").ranks)
+    want = {"sent": [1, 2], "a work keeps its tensor": 2, "waited for": 2, "gone": 1, "nobody waits": 1,
+            "a batch keeps none": 1}  # fmt: skip
+    assert {name: sender[name] for name in want} == want and receiver["received"] == [1, 1]
+
+
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, p, rows, width, layers = dist.get_rank(), dist.get_world_size(), 256, 256, 31
+x = torch.randn(8 * rows, width, device=device())
+for name in ("GPipe", "1F1B", "Interleaved1F1B"):
+    chunks = 2 if name == "Interleaved1F1B" else 1
+    parts = [nn.Sequential(nn.Linear(width, width), *[nn.Tanh() for _ in range(layers)]) for _ in range(chunks)]
+    stages = [pipelining.PipelineStage(part.to(device()), r + i * p, chunks * p, device()) for i, part in enumerate(parts)]
+    kind = pipelining.schedules.get_schedule_class(name)
+    schedule = kind(stages if chunks > 1 else stages[0], 8, loss_fn=nn.functional.mse_loss)
+    held = []
+    for step in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        schedule.step(*([x] if r == 0 else []), **({"target": x} if r == p - 1 else {}))
+        held.append(torch.cuda.memory_allocated())
+    unit = layers * rows * width * 4  # what a micro-batch keeps: what each Tanh gives
+    report(schedule=name, in_flight=(torch.cuda.max_memory_allocated() - held[0]) / unit, grown=held[-1] - held[0])
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+def test_a_pipeline_keeps_the_micro_batches_that_are_in_flight(start: Callable[..., Any]) -> None:
+    """By schedule and rank, counted by hand. The last rank keeps outputs and losses, too. For interleaved stages the
+    count is that of torch's `analyze_pipeline_activation_liveness`."""
+    want = {"GPipe": [8, 8, 8], "1F1B": [4, 3, 2], "Interleaved1F1B": [11, 9, 7]}
+    for rank, found in enumerate(start(PIPELINE, 4, "4xA100").ranks):
+        for record in found.records:
+            assert record["grown"] == 0
+            assert rank == 3 or int(record["in_flight"]) == want[record["schedule"]][rank], (rank, record)
 
 
 def test_a_hang_names_who_is_missing(start: Callable[..., Any]) -> None:
