@@ -274,9 +274,11 @@ class EmulatedGroup(dist.ProcessGroup):
     ) -> float:  # fmt: skip
         """Exchange with all ranks what they call and when they're ready; returns when it ends. Raises RuntimeError if
         they don't call the same."""
-        clock = _gpus.clock
+        clock, host_s = _gpus.clock, _gpus.device.host_s
+        nccl = _gpus.cluster.inside.kind != "plain" and (device is not None or kind == "barrier")
+        clock.host += links.CALL * host_s if nccl else 0.0
         ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
-        clock.host += _gpus.device.host_s
+        clock.host += 0.0 if nccl else host_s
         self.number += 1
         words = kind if root is None else f"{kind} {root}"
         if shapes:
