@@ -57,8 +57,9 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """What carries collectives. Inside a node `busbw_Bps` is what nccl-tests call bus bandwidth; between nodes it's
-    what all network cards of one node send together.
+    """What carries collectives. Inside a node `busbw_Bps` is what nccl-tests call bus bandwidth, of an all-reduce on 8
+    GPUs; between nodes it's what all network cards of one node send together. Where the switch adds up, `ring_Bps` is
+    what every other collective gets, and `ll_Bps` the most that NCCL's protocol for small messages gets.
 
     `base_s` is added once to each call. Of kind nvlink, pcie or network, each step takes what NCCL's tables say
     (`emulation.links`); of kind plain, a step of a ring takes `hop_s`.
@@ -68,6 +69,8 @@ class Link:
     kind: str = "plain"
     base_s: float = 0.0
     hop_s: float = 0.0
+    ring_Bps: float = 0.0
+    ll_Bps: float = 0.0
     cards: int = 1  # network cards of a node, each with its part of the rate
     source: str = ""
 
@@ -328,6 +331,8 @@ def _checked_link(name: str, raw: dict[str, Any], tables: _Tables) -> Link:
     _check_number(raw, "busbw_Bps", wrong, above_zero=True)
     for key in ("base_s", "hop_s"):
         _check_number(raw, key, wrong, above_zero=False)
+    for key in ("ring_Bps", "ll_Bps"):
+        _check_number(raw, key, wrong, above_zero=True)
     if raw.get("kind", "plain") not in LINKS:
         raise wrong("kind", f"must be one of {', '.join(LINKS)}, got {raw['kind']!r}")
     if type(raw.get("cards", 1)) is not int or raw.get("cards", 1) < 1:

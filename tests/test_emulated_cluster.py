@@ -154,6 +154,22 @@ def test_nccl_takes_the_fastest_of_its_ways() -> None:
     assert replace(found.inside, busbw_Bps=1.0) != found.inside and isinstance(found.inside, Link)
 
 
+def test_only_sums_over_many_gpus_profit_from_the_switch() -> None:
+    """The switch of NVLink 4 adds up for an all-reduce over more than four GPUs; all else goes through rings."""
+    found = cluster("8xH200")
+
+    def busbw_GBps(ranks: int, kind: str = "all_reduce", where: Cluster = found) -> float:
+        rounds = 2 if kind == "all_reduce" else 1
+        seconds = links.seconds(kind, 2**33, links.Route.of(where, range(ranks)))
+        return rounds * (ranks - 1) / ranks * 2**33 / seconds / 1e9
+
+    assert busbw_GBps(2) == pytest.approx(busbw_GBps(8, "all_gather"), rel=0.01) == pytest.approx(367, rel=0.01)
+    assert busbw_GBps(4) < 375 < busbw_GBps(5) < busbw_GBps(8)
+    slow = cluster({"count": 8, "device": {"like": "H200"}, "inside": {"like": "nvlink4", "busbw_Bps": 100e9}})
+    assert busbw_GBps(8, "all_gather", slow) == pytest.approx(100, rel=0.01)
+    assert links.seconds("all_reduce", 2**30, links.Route.of(cluster("16xH200"), range(16))) > 2**30 / 380e9
+
+
 PROGRAM = """
 import torch, torch.distributed as dist
 from course_utils.rank import device, report
@@ -548,6 +564,14 @@ def test_large_all_reduces_take_what_others_measured(bench: Any) -> None:
     rows = {row.what: row.off for row in bench.link_rows()}
     assert len(rows) == 8 and statistics.median(map(abs, rows.values())) < 0.15
     assert {what: off for what, off in rows.items() if what.endswith("1024MiB") and abs(off) > 0.1} == {}
+
+
+def test_collectives_of_all_sizes_take_what_others_measured(bench: Any) -> None:
+    """Over NVLink 4, from 32 KiB to 16 GiB, by nccl-tests and by a program that waits for each. 11 rows were fitted."""
+    assert len(list(bench.collective_rows("calibration"))) == 11
+    off = {row.what: row.off for row in bench.collective_rows("validation")}
+    assert len(off) == 37 and statistics.median(map(abs, off.values())) < 0.03
+    assert {what: error for what, error in off.items() if abs(error) > 0.17} == {}
 
 
 def test_few_values_are_fitted_and_to_few_rows(bench: Any) -> None:

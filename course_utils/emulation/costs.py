@@ -5,11 +5,13 @@ Below us torch calls the CPU's operators, so that what CUDA does differently is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from ..clusters import Device
@@ -19,11 +21,20 @@ _NAMES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "fl
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
-# CUDA's fused attention skips the half above the diagonal; where `is_causal` stands among the arguments.
-_CAUSAL = {
-    aten._scaled_dot_product_flash_attention_for_cpu: 4,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: 7,
-}
+_PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}  # where their matrices start
+# Tensor cores take rows that start at multiples of 16 bytes, and are fed slower the less aligned they are: Matrix
+# Multiplication Background, NVIDIA's user's guide, 2.2. This is what they reach at 2 bytes, fitted to two GPT-2s on an
+# A100 whose vocabulary went from 50,257 to 50,304; between 2 and 16 bytes it's interpolated.
+_AT_2_BYTES = 0.6
+# How the arguments are called that say which words of a sequence see which, and how long the sequences of a batch are
+# that lie one after the other.
+_CAUSAL = ("is_causal", "custom_mask_type")
+_ENDS = ("cum_seq_q", "cum_seq_k", "cu_seq_q", "cu_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+# cuDNN's tensor cores take channels last. What comes in another order is brought into it and back by kernels of their
+# own, of whose time so much shows, fitted to ResNets with and without channels_last (`bench_emulation.py changes`). The
+# rest cuDNN avoids, by kernels that read the other order. TF32's rate for convolutions is fitted to programs without
+# channels_last, so it has that time in it already.
+_REORDERING_SHOWS = 0.66
 # aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors of a launch, by how many lists there are, and elements of one
 # of the 320 blocks of a launch.
 _TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
@@ -40,17 +51,61 @@ def seconds(device: Device, func: Any, flops: float, nbytes: float, dtype: torch
 def rate(device: Device, func: Any, dtype: torch.dtype) -> float:
     """FLOP/s that a product of this type reaches: with tensor cores where there are any, float32 by TF32 where torch's
     switches allow it."""
-    kind = _NAMES.get(dtype, "float32")
-    if kind == "float32" and "tf32" in device.flops and tf32(func):
-        kind = "tf32"
-    if kind not in device.flops:
-        kind = "float32"
+    kind = _arithmetic(device, func, dtype)
     reached = device.reached.get(kind, 1.0)
     if (
         getattr(func, "_overloadpacket", func) in _CONVOLUTIONS
     ):  # cuDNN's get less where it has to reorder their tensors
         reached = device.reached.get(f"{kind}_conv", reached)
     return device.flops[kind] * reached
+
+
+def _arithmetic(device: Device, func: Any, dtype: torch.dtype) -> str:
+    kind = _NAMES.get(dtype, "float32")
+    if kind == "float32" and "tf32" in device.flops and tf32(func):
+        kind = "tf32"
+    return kind if kind in device.flops else "float32"
+
+
+def unaligned(device: Device, func: Any, args: Sequence[Any], out: Any, dtype: torch.dtype) -> float:
+    """How many times as long tensor cores take for a product whose rows don't start at multiples of 16 bytes."""
+    start = _PRODUCTS.get(func._overloadpacket)
+    if start is None or _arithmetic(device, func, dtype) not in ("tf32", "float16", "bfloat16"):
+        return 1.0
+    steps = [
+        step * t.element_size()
+        for t in (args[start], args[start + 1], out)
+        for n, step in zip(t.shape, t.stride(), strict=True)
+        if n > 1 and step > 1
+    ]
+    aligned = math.gcd(16, *steps)  # a power of two
+    return float(_AT_2_BYTES ** (-math.log2(16 / max(aligned, 2)) / 3))
+
+
+def reordered(device: Device, func: Any, args: Sequence[Any], outs: Sequence[Any], dtype: torch.dtype) -> float:
+    """Bytes that are moved to bring a convolution's tensors into the order of tensor cores, and its results back."""
+    packet = func._overloadpacket
+    if packet not in _CONVOLUTIONS or _arithmetic(device, func, dtype) not in ("float16", "bfloat16"):
+        return 0.0
+    backward = packet is aten.convolution_backward
+    x, weight, groups = (args[1], args[2], args[9]) if backward else (args[0], args[1], args[8])
+    if x.ndim < 4 or groups == x.shape[1] > 1:  # torch has kernels of its own where each channel is alone
+        return 0.0
+    if (order := channels_last(x, weight)) is not None:  # torch itself reorders what isn't yet
+        moved = [t for t in ((args[0], x) if backward else (x,)) if not t.is_contiguous(memory_format=order)]
+        return float(2 * sum(map(_nbytes, moved)))
+    moved = [] if backward else [x, weight, outs[0]]
+    if backward and args[10][0]:
+        moved += [args[0], weight, outs[0]]
+    if backward and args[10][1]:
+        moved += [args[0], x, outs[1]]
+    return float(_REORDERING_SHOWS * 2 * sum(map(_nbytes, moved)))
+
+
+def channels_last(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
+    """The order of channels last that CUDA's convolution takes and gives, if one of its arguments has it."""
+    orders = (suggest_memory_format(x), suggest_memory_format(weight))
+    return next((order for order in orders if order != torch.contiguous_format), None)
 
 
 def tf32(func: Any) -> bool:
@@ -68,7 +123,8 @@ def tf32(func: Any) -> bool:
 
 
 def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> float:
-    """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count."""
+    """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count. CUDA's fused attention skips the
+    half above the diagonal."""
     packet = func._overloadpacket
     count = flop_registry.get(packet)
     if count is None:
@@ -77,10 +133,30 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -
         found = float(count(*args, **kwargs, out_val=out))
     except Exception:  # a counter that doesn't know this overload
         return 0.0
-    place = _CAUSAL.get(packet)
-    if place is not None and (args[place] if len(args) > place else kwargs.get("is_causal")):
+    if any(_named(func, args, kwargs, name) for name in _CAUSAL):
         found /= 2
     return found if math.isfinite(found) else 0.0
+
+
+def ends(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Where the sequences of a batch end that lie one after the other, for attention that is told; () for all else, or
+    where that wasn't computed."""
+    given = [_named(func, args, kwargs, name) for name in _end_names(func)]
+    found = tuple(tuple(torch._C.TensorBase.tolist(t)) for t in given if t is not None)
+    return found if all(list(each) == sorted(each) and each[-1:] > (0,) for each in found) else ()
+
+
+@functools.cache
+def _end_names(func: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments if argument.name in _ENDS)
+
+
+def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any], name: str) -> Any:
+    """An argument by its name in the operator's schema; None if it has none."""
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[i] if i < len(args) else kwargs.get(name, argument.default_value)
+    return None
 
 
 def traffic(func: Any, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> float:

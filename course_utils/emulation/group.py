@@ -293,9 +293,11 @@ class EmulatedGroup(dist.ProcessGroup):
     ) -> tuple[float, bool]:  # fmt: skip
         """Exchange with all ranks what they call and when they're ready. Returns when it ends, and whether it's `large`
         for one of them: then no rank's values travel. Raises RuntimeError if they don't call the same."""
-        clock = _gpus.clock
+        clock, host_s = _gpus.clock, _gpus.device.host_s
+        nccl = _gpus.cluster.inside.kind != "plain" and (device is not None or kind == "barrier")
+        clock.host += links.CALL * host_s if nccl else 0.0
         ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
-        clock.host += _gpus.device.host_s
+        clock.host += 0.0 if nccl else host_s
         self.number += 1
         called = f"{kind} {'' if root is None else root}{words}"
         with _disable_current_modes():

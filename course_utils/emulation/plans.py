@@ -53,7 +53,8 @@ class Plans:
 
     def plan(self, func: Any, args: Any, kwargs: Any, leaves: list[Any], tensors: list[torch.Tensor]) -> Plan:
         """The plan of a call; `leaves` are those of its arguments, of which `tensors` are tensors."""
-        key = (func, func._overloadpacket in costs.flop_registry and costs.tf32(func), *_key(leaves))
+        counted = func._overloadpacket in costs.flop_registry
+        key = (func, counted and costs.tf32(func), counted and costs.ends(func, args, kwargs), *_key(leaves))
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self._new(func, args, kwargs, tensors)
@@ -72,6 +73,8 @@ class Plans:
                 out = _ONLY_CUDA.get(func._overloadpacket, func)(*margs, **mkwargs)
         except Exception:  # no shape without values, or a mistake: torch's own function will say which
             return Plan(0.0, (), (), None, True, True, name, 0)
+        if func._overloadpacket is aten.convolution and (order := costs.channels_last(*margs[:2])) is not None:
+            out = out.contiguous(memory_format=order)  # as CUDA's, which torch's shapes alone don't know
         outs = list(out) if isinstance(out, (tuple, list)) else [out]
         flat = [t for o in outs for t in (o if isinstance(o, (tuple, list)) else [o])]
         results = [o for o in flat if isinstance(o, torch.Tensor)]
@@ -79,14 +82,17 @@ class Plans:
         aliases = tuple(_alias(func, r) for r in func._schema.returns)
         new = [] if any(aliases) else results
         fresh = sum(t.untyped_storage().nbytes() for t in new)
-        flops = costs.flops_of(func, margs, mkwargs, out)
+        known = (args, kwargs) if costs.ends(func, args, kwargs) else (margs, mkwargs)  # with the lengths of sequences
+        flops = costs.flops_of(func, *known, out)
         nbytes = costs.traffic(func, tensors, [*new, *changed])
-        floats = [t.dtype for t in tensors + results if t.dtype.is_floating_point]
+        dtype = next((t.dtype for t in tensors + results if t.dtype.is_floating_point), torch.float32)
+        flops *= costs.unaligned(self.device, func, margs, out, dtype)
         lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
         seconds = max(
-            costs.seconds(self.device, func, flops, nbytes, floats[0] if floats else torch.float32),
-            self.device.launch_s * costs.launches(func, lists),
+            costs.seconds(self.device, func, flops, nbytes, dtype), self.device.launch_s * costs.launches(func, lists)
         )
+        moved = costs.reordered(self.device, func, margs, outs, dtype)
+        seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
         specs = tuple((o.shape, tuple(o.stride()), o.dtype) if isinstance(o, torch.Tensor) else o for o in outs)
         small = all(t.numel() <= SMALL for t in [*tensors, *results])
         whole = not any(t.dtype.is_floating_point or t.dtype.is_complex for t in [*results, *changed])
