@@ -187,7 +187,13 @@ def test_every_clock_is_virtual(run: Callable[..., Any]) -> None:
         assert counted(moment.now, 86400) >= datetime.timedelta(days=1)
         assert counted(lambda: time.mktime(time.localtime()), 3600) in (3600, 3601)
 
-        # Values of another kind keep what they are.
+        # A loop that waits for a time comes to its end, and not by ten million steps.
+        begun, steps = time.perf_counter(), 0
+        while time.perf_counter() - begun < 1:
+            steps += 1
+        assert steps < 200_000 and time.perf_counter() - begun < 1.0001
+
+        # What stands in for `time` and `datetime` is used as they are.
         class Own:
             ask, converter = time.time, time.gmtime
         assert Own().ask() > 1e9 and Own().converter(0).tm_year == 1970
@@ -294,6 +300,24 @@ def test_who_waits_for_something_real_has_real_time(run: Callable[..., Any]) -> 
             t.start()
             t.join()
         report(**{f.__name__: polled(f) for f in (child, process, other, told, flag, late, threads)})
+
+        # What a GPU does is asked for on the virtual clock, and what has ended then needs no other wait.
+        dist.barrier()
+        begun, x = time.perf_counter(), torch.zeros(2, device=device())
+        if rank == 1:
+            time.sleep(5)
+            dist.send(torch.ones(2, device=device()), 0)
+        else:
+            work = dist.irecv(x, 1)
+            while not work.is_completed():
+                time.sleep(0.5)
+            assert (x + 1).tolist() == [2.0, 2.0]
+        report(came=time.perf_counter() - begun)
+        x = torch.ones(1 << 26, device=device())
+        work = dist.all_reduce(x, async_op=True)
+        while not work.is_completed():
+            time.sleep(1e-4)
+        x + 1
         dist.destroy_process_group()
         """,
         2,
@@ -303,6 +327,7 @@ def test_who_waits_for_something_real_has_real_time(run: Callable[..., Any]) -> 
     assert 0.499 < zero["child"] < 20 and 0.499 < zero["process"] < 20
     assert 0.099 < one["other"] < 20 and 0.099 < one["told"] < 20 and zero["other"] < 1e-3 and 0.099 < zero["flag"] < 60
     assert 0.299 < zero["late"] < 0.41 and zero["threads"] < 1e-3
+    assert 5.0 < found.ranks[0].records[1]["came"] < 5.6 and found.said == []
 
 
 LOADER = """

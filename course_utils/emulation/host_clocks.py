@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import datetime
 import functools
+import operator
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from .remarks import say, whose
 from .state import Gpus
 
 READ_S = 1e-7  # reading a clock, so that a loop which waits for a time comes to its end
+SPIN_S = 1e-5  # the most that a reading takes, in a loop that does nothing else: or it would be run 10 million times
 _NAMES = (
     "time perf_counter monotonic process_time thread_time time_ns perf_counter_ns monotonic_ns process_time_ns"
     " thread_time_ns clock_gettime clock_gettime_ns localtime gmtime ctime strftime asctime sleep"
@@ -63,12 +65,15 @@ class HostClocks:
         self.polls = Polls(gpus, self)
         self._epoch = _REAL["time"]()
         self._thread = _Thread()
+        self._last, self._spun = 0.0, 0  # what was read last, and how many readings in a row saw nothing happen
 
     def now(self) -> float:
         """Seconds of the host, in this thread."""
         if in_main_thread():
-            self.clock.host += READ_S
-            return self.clock.host
+            self._spun = self._spun + 1 if self.clock.host == self._last else 0
+            self.clock.host += min(READ_S * (1 + self._spun / 64), SPIN_S)
+            self._last = self.clock.host
+            return self._last
         self._thread.at = max(self._thread.at, self.clock.host) + READ_S
         return self._thread.at
 
@@ -76,10 +81,10 @@ class HostClocks:
         """What the program sleeps counts, and hardly lasts (`polls`). Any other sleep is a wait for something real."""
         frame = sys._getframe(2)
         by = whose(frame.f_code.co_filename)
-        if not self.on or by in ("python", "torch"):
-            return _REAL["sleep"](seconds)
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
+        if not isinstance(seconds, float):
+            seconds = operator.index(seconds)  # as `time.sleep` does
+        if not self.on or by in ("python", "torch") or not 0 <= seconds < threading.TIMEOUT_MAX:
+            return _REAL["sleep"](seconds)  # which refuses what no clock can sleep
         if not in_main_thread():
             self._thread.at = max(self._thread.at, self.clock.host) + seconds
             return _REAL["sleep"](seconds)
@@ -152,21 +157,23 @@ class HostClocks:
         @functools.wraps(real)
         def timeit(timer: Any, number: int = module.default_number) -> float:
             """What the emulation sees nothing of takes no modelled time, so a benchmark of it would never end."""
-            ask, read = timer.timer, []
+            ask, read, virtual = timer.timer, [], self.clock
 
             def both() -> Any:
-                read.append(_REAL["perf_counter"]())
-                return ask()
+                before, found = virtual.host, ask()
+                read.append((_REAL["perf_counter"](), before, virtual.host))
+                return found
 
             timer.timer = both
             try:
                 found = float(real(timer, number))
             finally:
                 timer.timer = ask
-            if not self.on or not number or found > 4 * READ_S or len(read) < 2:
+            (began, _, first), (ended, last, _) = read[-2:]
+            if not self.on or not number or last > first:
                 return found
             say("timeit", "timeit measures what only the host does in real time, and it takes no modelled time")
-            return float(read[-1] - read[-2])
+            return float(ended - began)
 
         module.Timer.timeit = timeit
 
@@ -202,7 +209,7 @@ def _replace_datetime() -> None:
 
     names = {"now": classmethod(now), "utcnow": classmethod(utcnow), "__repr__": shown, "__doc__": real.__doc__}
     own: Any = Meta("datetime", (real,), names | {"__module__": "datetime", "__slots__": ()})
-    copyreg.pickle(real, lambda moment: (own, moment.__reduce__()[1]))  # type: ignore[arg-type]
+    copyreg.pickle(real, lambda moment: (own, moment.__reduce_ex__(4)[1]))  # type: ignore[arg-type]
     datetime.datetime = own  # type: ignore[misc]
 
 

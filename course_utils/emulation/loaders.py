@@ -44,7 +44,7 @@ def _carry_times(gpus: Gpus, clocks: HostClocks) -> None:
     @functools.wraps(real_next)
     def next_index(self: Any) -> Any:
         index = real_next(self)
-        if self._workers[0]._popen.method == "fork":
+        if getattr(self._workers[0]._popen, "method", "") == "fork":
             return _Asked(index, gpus.clock.host)
         say("loader", "a DataLoader's workers that aren't forked run in real time, which costs nothing here")
         return index

@@ -46,12 +46,12 @@ _QUESTIONS: tuple[tuple[Any, str], ...] = (
     (subprocess.Popen, "poll"),
     (multiprocessing.process.BaseProcess, "is_alive exitcode"),
     (multiprocessing.pool.AsyncResult, "ready"),
-    (multiprocessing.queues.Queue, "empty qsize get_nowait"),
+    (multiprocessing.queues.Queue, "get_nowait empty qsize"),
     (multiprocessing.connection.Connection, "poll"),
     (threading.Thread, "is_alive"),
     (threading.Event, "is_set"),
     (multiprocessing.synchronize.Event, "is_set"),
-    (queue.Queue, "empty qsize get_nowait"),
+    (queue.Queue, "get_nowait empty qsize"),
     (concurrent.futures.Future, "done"),
 )
 _Question = tuple[Any, tuple[Any, ...], tuple[Any, ...]]  # a function, and its arguments
