@@ -392,6 +392,38 @@ report(streamed=[time.perf_counter() - begun for _ in range(2) for _ in kept])
     assert found[1]["streamed"] == pytest.approx([0.1 * i for i in range(1, 9)], abs=1e-4)
 
 
+def test_the_hosts_work_counts_if_asked_for(run: Callable[..., Any]) -> None:
+    """In seconds of a processor, which the program itself can read: nobody else's work is in them."""
+    program = """
+        def compute(i=0):
+            for _ in range(3_000_000):
+                i += 1
+            return i
+        def counted(work):
+            begun, spent = time.perf_counter(), sum(os.times()[:4])
+            work()
+            return [time.perf_counter() - begun, sum(os.times()[:4]) - spent]
+        class Decoded(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+            def __getitem__(self, i):
+                return compute(i)
+        a = torch.randn(4096, 4096, device=device())
+        def operators():
+            for _ in range(100):
+                a @ a
+        report(python=counted(compute), operators=counted(operators)[0],
+               loaded=counted(lambda: list(torch.utils.data.DataLoader(Decoded(), num_workers=2))))
+    """
+    found, without = run(program, host="measured"), run(program)
+    assert found.provenance.machine == "2xA100, host measured" and without.provenance.machine == "2xA100"
+    found, without = found.ranks[0].records[0], without.ranks[0].records[0]
+    seconds, spent = found["python"]
+    assert 0.5 * spent < seconds < spent + 0.03, "os.times counts hundredths of a second"
+    assert found["loaded"][0] > seconds and without["loaded"][0] < without["python"][0] + 1e-5 < 1e-4
+    assert found["operators"] == pytest.approx(without["operators"], abs=0.05)
+
+
 def _untimed(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name != "time"} for record in records]
 

@@ -23,7 +23,7 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     from torch.distributed import is_available
 
     from ..clusters import Cluster
-    from . import autocast, cuda, driver, edges, group, host_clocks, kinds, loaders, marks, tensors
+    from . import autocast, cuda, driver, edges, group, host_clocks, kinds, loaders, marks, measured, tensors
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
@@ -44,6 +44,8 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     if is_available():
         group.install(gpus)
     clocks = host_clocks.HostClocks(gpus)
+    if found.host == "measured":
+        measured.install(gpus, clocks)
     clocks.install()
     edges.install(gpus, operators, clocks)
     loaders.install(gpus, clocks)

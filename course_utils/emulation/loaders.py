@@ -76,7 +76,7 @@ def _work_in_virtual_time(gpus: Gpus, clocks: HostClocks) -> None:
             if not isinstance(asked, _Asked):  # a dataset may have a loader of its own
                 return real(self, asked)
             gpus.clock.wait_until(asked.at)
-            return _Made(real(self, asked.index), gpus.clock.host)
+            return _Made(real(self, asked.index), clocks.now())
 
         return fetch
 
