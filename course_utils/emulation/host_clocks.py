@@ -209,7 +209,7 @@ def _replace_datetime() -> None:
 
     names = {"now": classmethod(now), "utcnow": classmethod(utcnow), "__repr__": shown, "__doc__": real.__doc__}
     own: Any = Meta("datetime", (real,), names | {"__module__": "datetime", "__slots__": ()})
-    copyreg.pickle(real, lambda moment: (own, moment.__reduce_ex__(4)[1]))  # type: ignore[arg-type]
+    copyreg.pickle(real, lambda moment: (own, moment.__reduce_ex__(4)[1]))
     datetime.datetime = own  # type: ignore[misc]
 
 
