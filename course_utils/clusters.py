@@ -81,6 +81,7 @@ class Cluster:
 
     slow     rank -> how many times as long its GPU takes for everything
     one_of   above 0, only rank 0 of so many runs, and all others are taken to do the same at the same time
+    host     "measured" if what the host computes between the GPU's operators counts, as measured on this machine
     """
 
     label: str
@@ -91,12 +92,14 @@ class Cluster:
     nodes: int = 1
     slow: Mapping[int, float] = field(default_factory=dict)
     one_of: int = 0
+    host: str = ""
 
     @property
     def title(self) -> str:
         """The label, and what sets this cluster apart from others of that label."""
         nodes = f" in {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.label}{nodes}" + "".join(f", rank {r} {t:g} times as slow" for r, t in self.slow.items())
+        host = ", host measured" if self.host else ""
+        return f"{self.label}{nodes}{host}" + "".join(f", rank {r} {t:g} times as slow" for r, t in self.slow.items())
 
     @property
     def per_node(self) -> int:
@@ -129,8 +132,9 @@ def default_path() -> Path:
 
 
 def cluster(
-    name: str | Mapping[str, Any], nodes: int = 1, slow: Mapping[int, float] | None = None, one_of: int = 0
-) -> Cluster:
+    name: str | Mapping[str, Any], nodes: int = 1, slow: Mapping[int, float] | None = None, one_of: int = 0,
+    host: str = "",
+) -> Cluster:  # fmt: skip
     """The cluster that a name or a dict describes.
 
     name     "8xA100", "8xA100-40GB"; "2xthis-machine" once `calibrate()` has run; "mine.toml:4xbig" for a device of a
@@ -139,6 +143,7 @@ def cluster(
     nodes    machines; by default as many as the GPUs need (16 A100 are two)
     slow     rank -> how many times as long its GPU takes
     one_of   run rank 0 alone of so many, which all do the same
+    host     "measured" counts what the host computes, as measured here
 
     Raises UnknownCluster, which says what is wrong and in which file, line or key.
     """
@@ -148,7 +153,10 @@ def cluster(
         file, _, label = str(name).rpartition(":")
         tables = _Tables.of_the_course() if not file else _Tables.of_the_course().with_file(Path(file))
         found = _named(label.strip(), nodes, tables)
-    return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": _checked_part(one_of, found)})
+    if host not in ("", "measured"):
+        raise UnknownCluster(f"host can be 'measured', which counts what the host computes; got {host!r}")
+    part = _checked_part(one_of, found)
+    return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})
 
 
 class _Tables:

@@ -23,7 +23,7 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     from torch.distributed import is_available
 
     from ..clusters import Cluster
-    from . import autocast, cuda, driver, edges, group, kinds, marks, tensors
+    from . import autocast, cuda, driver, edges, group, host_clocks, kinds, loaders, marks, measured, tensors
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
@@ -43,11 +43,16 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     marked = marks.install(gpus)
     if is_available():
         group.install(gpus)
-    edges.install(gpus, operators)
+    clocks = host_clocks.HostClocks(gpus)
+    if found.host == "measured":
+        measured.install(gpus, clocks)
+    clocks.install()
+    edges.install(gpus, operators, clocks)
+    loaders.install(gpus, clocks)
     forget = driver.install(gpus)
 
     def finish() -> None:
-        edges.real_time()
+        clocks.stop()
         forget()
         folder = os.environ.get("COURSE_RUN_DIR")
         if folder is None or gpus.forked:

@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -15,55 +14,23 @@ from typing import Any
 import torch
 
 from . import tensors
+from .host_clocks import HostClocks
 from .imports import after_import
 from .operators import Operators
 from .remarks import say
 from .state import Gpus
-
-READ_S = 1e-7  # reading a clock, so that a loop which waits for a time comes to its end
-_REAL = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns", "time", "time_ns", "sleep")}
 
 
 class NotEmulated(RuntimeError):
     """An emulated cluster can't run this."""
 
 
-def install(gpus: Gpus, operators: Operators) -> None:
-    _patch_time(gpus)
+def install(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     _follow_threads(gpus, operators)
     _refuse()
     _compile_as_is()
     _profile_the_host()
-    os.register_at_fork(after_in_child=lambda: _leave(gpus, operators))
-
-
-def real_time() -> None:
-    """Give the real clocks back."""
-    for name, function in _REAL.items():
-        setattr(time, name, function)
-
-
-def _patch_time(gpus: Gpus) -> None:
-    """The program's clocks are the virtual one; what they start from is real. Whoever sleeps lets it advance."""
-    epoch, main = time.time(), threading.main_thread().ident
-
-    def now() -> float:
-        if threading.get_ident() == main:
-            gpus.clock.host += READ_S
-        return gpus.clock.host
-
-    def sleep(seconds: float) -> None:
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        if threading.get_ident() == main:
-            gpus.clock.host += seconds
-            seconds = min(seconds, 1e-4)  # for others to do what this one may be waiting for
-        _REAL["sleep"](seconds)
-
-    module: Any = time
-    module.perf_counter, module.perf_counter_ns = now, lambda: int(now() * 1e9)
-    module.time, module.time_ns = lambda: epoch + now(), lambda: int((epoch + now()) * 1e9)
-    module.sleep = sleep
+    os.register_at_fork(after_in_child=lambda: _leave(gpus, operators, clocks))
 
 
 def _follow_threads(gpus: Gpus, operators: Operators) -> None:
@@ -78,10 +45,10 @@ def _follow_threads(gpus: Gpus, operators: Operators) -> None:
     thread._bootstrap_inner = bootstrap
 
 
-def _leave(gpus: Gpus, operators: Operators) -> None:
+def _leave(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     """A forked process, such as a DataLoader's worker, has no GPUs, as CUDA's would have none."""
     gpus.forked = operators.off = True
-    real_time()
+    clocks.on = False
 
 
 def _from_the_program() -> bool:

@@ -12,7 +12,20 @@ import torch
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_THE_PROGRAMS = (OURS, TORCHS, "<", os.path.dirname(os.__file__))  # the last is Python's own library
+_PYTHONS = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _said: set[tuple[str, str]] = set()
+
+
+@functools.cache
+def whose(file: str) -> str:
+    """Who wrote the code in a file: "torch", "python", a "package" that's installed, or the "program"."""
+    if file.startswith(TORCHS + os.sep):
+        return "torch"
+    if file.startswith(OURS + os.sep):  # what the course's lessons run is a program as any other
+        return "program"
+    if "site-packages" in file or "dist-packages" in file:
+        return "package"
+    return "python" if file.startswith((_PYTHONS, "<frozen")) else "program"
 
 
 @functools.cache
