@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copying
 import functools
 import inspect
 import types
@@ -44,7 +45,15 @@ def install(gpus: Gpus) -> None:
     torch._C._accelerator_maybeExchangeDevice = torch.cuda._maybe_exchange_device
 
 
-class _Generator(torch._C.Generator):
+class _Generators(type(torch._C.Generator)):  # type: ignore[misc]
+    """All generators are of class `torch.Generator`, with those that C++ made, such as torch.default_generator."""
+
+    def __instancecheck__(cls, found: Any) -> bool:
+        is_one: bool = isinstance(found, torch._C.Generator) if cls is _Generator else super().__instancecheck__(found)
+        return is_one
+
+
+class _Generator(torch._C.Generator, metaclass=_Generators):
     """A generator of random numbers. A GPU's draws as the CPU's does, and says where it lies."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
@@ -56,6 +65,12 @@ class _Generator(torch._C.Generator):
     @property
     def device(self) -> torch.device:
         return self.lies
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.lies,), super().__reduce__()[2]
+
+    def clone_state(self) -> Any:
+        return copying.deepcopy(self)
 
 
 class _Properties(types.SimpleNamespace):

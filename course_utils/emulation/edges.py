@@ -57,11 +57,12 @@ def _from_the_program() -> bool:
 
 
 def _refuse() -> None:
-    def instead(owner: Any, name: str, text: str) -> None:
+    def instead(owner: Any, name: str, text: str, libraries: bool = False) -> None:
+        """`libraries` may go on calling it."""
         real = getattr(owner, name, None)
 
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            if real is not None and not _from_the_program():
+            if libraries and real is not None and not _from_the_program():
                 return real(*args, **kwargs)
             raise NotEmulated(f"an emulated cluster can't run {text}")
 
@@ -72,10 +73,13 @@ def _refuse() -> None:
     instead(torch.nn.DataParallel, "__init__", f"DataParallel: its threads compute on all GPUs at once. {one_each}")
     instead(parallel, "data_parallel", f"data_parallel. {one_each}")
     graphs = "CUDA graphs: the modelled GPU knows only operators that are called one by one. Leave the capture out."
-    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        instead(torch.cuda, name, graphs)
+    # Classes stay classes, since annotations, isinstance and subclasses name them; nobody can make one.
+    for owner, name in ((torch.cuda.CUDAGraph, "__new__"), (torch.cuda.graph, "__init__")):
+        instead(owner, name, graphs)
+    instead(torch.cuda, "make_graphed_callables", graphs)
     for name in ("script", "trace"):
-        instead(torch.jit, name, "TorchScript: its interpreter passes by what the emulation sees. Run it in Python.")
+        text = "TorchScript: its interpreter passes by what the emulation sees. Run it in Python."
+        instead(torch.jit, name, text, libraries=True)  # some do as they're imported
     rpc = "torch.distributed.rpc: its messages travel outside of process groups. Use send and recv."
     after_import("torch.distributed.rpc", lambda: instead(sys.modules["torch.distributed.rpc"], "init_rpc", rpc))
     for module, name in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("interpreter", "InterpretedFunction")):
