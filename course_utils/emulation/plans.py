@@ -9,20 +9,22 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..clusters import Device
-from . import costs
+from . import costs, recurrent
 
 SMALL = 1 << 15  # elements: up to here an operator is computed
 Spec = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 
 aten = torch.ops.aten
-# What only CUDA has, and gives, for a batch norm over all ranks: of each channel in float32, or of each element.
+# What only CUDA has, and gives: for a batch norm over all ranks, of each channel in float32, or of each element.
 _ONLY_CUDA: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_stats: lambda x, *_: [_channels(x), _channels(x)],
     aten.batch_norm_gather_stats_with_counts: lambda x, *_: [_channels(x), _channels(x)],
     aten.batch_norm_elemt: lambda x, *_: torch.empty_like(x),
     aten.batch_norm_backward_reduce: lambda dy, x, *_: [_channels(x) for _ in range(4)],
     aten.batch_norm_backward_elemt: lambda dy, *_: torch.empty_like(dy),
+    aten._cudnn_rnn: recurrent.forward,
+    aten._cudnn_rnn_backward: recurrent.backward,
 }
 
 
@@ -30,9 +32,15 @@ def _channels(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape[1], device=x.device)
 
 
+def _spec(out: Any) -> Any:
+    if isinstance(out, (list, tuple)):
+        return [_spec(o) for o in out]
+    return (out.shape, tuple(out.stride()), out.dtype) if isinstance(out, torch.Tensor) else out
+
+
 class Plan(NamedTuple):
-    """What an operator gives and takes, by the shapes it got. An output is a tensor's shape, strides and type, or the
-    value itself; `aliases` are the arguments that come back as outputs."""
+    """What an operator gives and takes, by the shapes it got. An output is a tensor's shape, strides and type, a
+    list of these, or the value itself; `aliases` are the arguments that come back as outputs."""
 
     seconds: float
     outputs: tuple[Any, ...]
@@ -53,7 +61,7 @@ class Plans:
 
     def plan(self, func: Any, args: Any, kwargs: Any, leaves: list[Any], tensors: list[torch.Tensor]) -> Plan:
         """The plan of a call; `leaves` are those of its arguments, of which `tensors` are tensors."""
-        key = (func, func._overloadpacket in costs.flop_registry and costs.tf32(func), *_key(leaves))
+        key = (func, costs.counted(func) and costs.tf32(func), costs.part, *_key(leaves))
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self._new(func, args, kwargs, tensors)
@@ -82,12 +90,11 @@ class Plans:
         flops = costs.flops_of(func, margs, mkwargs, out)
         nbytes = costs.traffic(func, tensors, [*new, *changed])
         floats = [t.dtype for t in tensors + results if t.dtype.is_floating_point]
-        lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
         seconds = max(
             costs.seconds(self.device, func, flops, nbytes, floats[0] if floats else torch.float32),
-            self.device.launch_s * costs.launches(func, lists),
+            self.device.launch_s * costs.launches(func, args),
         )
-        specs = tuple((o.shape, tuple(o.stride()), o.dtype) if isinstance(o, torch.Tensor) else o for o in outs)
+        specs = tuple(map(_spec, outs))
         small = all(t.numel() <= SMALL for t in [*tensors, *results])
         whole = not any(t.dtype.is_floating_point or t.dtype.is_complex for t in [*results, *changed])
         nested = len(flat) != len(outs)

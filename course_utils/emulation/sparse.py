@@ -1,0 +1,82 @@
+"""Sparse tensors on a modelled GPU, such as the gradients of an embedding: what they take, by what they hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..clusters import Device
+from .plans import SMALL
+from .state import Gpus, block
+
+aten = torch.ops.aten
+# CUDA has to know how many indices are left before it can make what holds them.
+SYNCHRONIZES = {aten._coalesce.default}
+# Sorts the indices by their bits, looks for the first of each, and adds up: aten/src/ATen/native/sparse/cuda.
+_KERNELS = {aten._coalesce.default: 10}
+
+
+def takes(func: Any, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether an operator works on sparse tensors, or makes one."""
+    return any(t.layout is torch.sparse_coo for t in tensors) or func._schema.name.startswith("aten::_sparse_coo")
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """What a tensor holds; of a sparse one its indices and values."""
+    if tensor.layout is torch.sparse_coo:
+        return nbytes(tensor._indices()) + nbytes(tensor._values())
+    return tensor.numel() * tensor.element_size()
+
+
+def run(func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor]) -> tuple[Any, bool]:
+    """What an operator returns, and whether it was computed. A large dense tensor is neither filled nor touched: this
+    machine may not have the memory."""
+    if func is aten.add_.Tensor and changed[0].layout is torch.strided and changed[0].numel() > SMALL:
+        return changed[0], False
+    if func is aten._to_dense.default and args[0].numel() > SMALL:
+        dense = torch.empty(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype, device="cpu")
+        return dense, False
+    return func(*args, **kwargs), True
+
+
+def seconds(device: Device, func: Any, tensors: Sequence[torch.Tensor]) -> float:
+    """The time of an operator, by what the sparse ones hold: of a dense one it touches as many rows."""
+    held = [nbytes(t) for t in tensors if t.layout is torch.sparse_coo]
+    if func._schema.name.startswith("aten::_sparse_coo"):
+        return 0.0  # it only puts two tensors together
+    rows = math.fsum(held) / max(1, len(held))
+    whole = func is aten._to_dense.default or not held
+    moved = sum(held) + sum(nbytes(t) if whole else min(2 * rows, nbytes(t)) for t in tensors if not _sparse(t))
+    return max(device.launch_s * _KERNELS.get(func, 1), moved / (device.memory_Bps * device.memory_reached))
+
+
+def all_reduce(group: Any, gpus: Gpus, tensors: list[torch.Tensor], opts: Any) -> Any:
+    """How much sparse tensors hold differs from rank to rank, so gloo gathers all of it and adds up. NCCL can't. Raises
+    RuntimeError as that does."""
+    from .works import EmulatedWork  # which needs a torch with process groups
+
+    if dist.get_backend(group) == "nccl":
+        raise RuntimeError("NCCL does not support all_reduce with sparse tensors. Please use dense tensors instead.")
+    found = block(tensors[0])
+    device, known = (found.device, found.computed) if found is not None else (None, True)
+    if found is not None:
+        gpus.use(gpus.queue(device), "all_reduce", [], [found])
+    with _disable_current_modes():
+        sizes = group.meeting.exchange("sparse all_reduce", float(nbytes(tensors[0])))
+    most = int(max(row[0] for row in sizes))
+    end = group._meet("all_gather", [], most * group.size(), device, shapes=False)
+    with _disable_current_modes():
+        group.real.allreduce(tensors, *([] if opts is None else [opts])).wait()
+    blocks = [gpus.tag(tensors[0], device, known)] if device is not None else []
+    for b in blocks:
+        b.arrives = end
+    return EmulatedWork(gpus, tensors, end, blocks, device)
+
+
+def _sparse(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.sparse_coo
