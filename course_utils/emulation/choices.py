@@ -50,6 +50,8 @@ def _by_chance(outs: list[torch.Tensor], args: Any, kwargs: Any) -> torch.Tensor
     indices, n, generator = outs[0], args[0].shape[-1], kwargs.get("generator")
     if indices.shape[-1] == 1 or _argument(args, kwargs, 2, "replacement", False):
         indices.random_(0, n, generator=generator)
+    elif indices.shape[-1] > n:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     else:
         keys = torch.rand(args[0].shape, generator=generator, device="cpu")
         indices.copy_(keys.topk(indices.shape[-1]).indices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,7 +75,7 @@ def tf32(func: Any) -> bool:
 def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> float:
     """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count."""
     packet = func._overloadpacket
-    count = _FLOPS.get(packet) or flop_registry.get(packet)
+    count: Any = _FLOPS.get(packet) or flop_registry.get(packet)
     if count is None:
         return 0.0
     try:
