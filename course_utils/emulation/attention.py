@@ -117,7 +117,7 @@ def _kernel(gpus: Gpus, parts: list[Any], mask: Any) -> str:
 def _answer(gpus: Gpus) -> None:
     """`torch.backends.cuda.can_use_flash_attention` and its like, by which nested tensors choose too."""
     for name in ("flash", "mem_efficient", "cudnn"):
-        real = getattr(torch._C, f"_can_use_{name}_attention")
+        real = getattr(torch._C, f"_can_use_{name}_attention", lambda params, debug=False: False)
 
         def can(params: Any, debug: bool = False, name: str = name, real: Any = real) -> bool:
             if not params.query.is_cuda:

@@ -131,6 +131,10 @@ def _unwritten(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.frombuffer(pages, dtype=dtype, count=elements).as_strided(shape, stride)
 
 
+def _passed(func: Any) -> torch.Tensor | None:
+    return torch.ones((), dtype=torch.bool, device="cpu") if func._schema.returns else None
+
+
 def _made(spec: Any) -> Any:
     """An output as a plan has it: a fresh tensor, a list of them, or the value itself."""
     if isinstance(spec, list):
@@ -220,7 +224,9 @@ class Operators(TorchDispatchMode):
             if blocks[i] is None and _either(t):
                 blocks[i] = self._adopt(t, device)
         if func.is_view or torch.Tag.inplace_view in func.tags or func._overloadpacket in _METADATA:
-            return self._same_storage(func, args, kwargs)
+            out = self._same_storage(func, args, kwargs)
+            sparse_one = any(t.layout is torch.sparse_coo for t in tensors)  # whose transpose is a copy
+            return self._tagged(out, device, all(b is None or b.computed for b in blocks)) if sparse_one else out
         gpus.clock.host += gpus.device.host_s
         known = all(b.computed for b in blocks if b is not None) and all(
             h is None or h.computed for t, b in zip(tensors, blocks, strict=True) if b is None for h in [host(t)]
@@ -243,7 +249,7 @@ class Operators(TorchDispatchMode):
         gpus.make_sure(device, plan.nbytes)
         gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name)
         if not known and func in _TESTS:
-            return self._tagged(torch.ones((), dtype=torch.bool, device="cpu"), device, True)
+            return self._tagged(_passed(func), device, True)
         if not known and choices.among(func) and plan.outputs:
             out = self._outputs(plan, args, kwargs)
             self._tagged(choices.choose(func, args, kwargs, out), device, choices.is_meant(func))
@@ -302,7 +308,7 @@ class Operators(TorchDispatchMode):
             found = torch.zeros(*args[0].shape[:-1], args[1], dtype=torch.int64, device="cpu")
             return choices.choose(func, args, kwargs, found)
         if not known and func in _TESTS:
-            return torch.ones((), dtype=torch.bool, device="cpu")
+            return _passed(func)
         pinned = kwargs.get("pin_memory")
         out = func(*args, **({**kwargs, "pin_memory": False} if pinned else kwargs))
         if pinned:
@@ -352,6 +358,8 @@ class Operators(TorchDispatchMode):
         apart = [t for t, b in zip(tensors, blocks, strict=True) if b is None and t.dim() and not _either(t)]
         if apart and func._overloadpacket in _INDEXING and blocks[0] is not None:
             apart = [t for t in apart if t.dtype.is_floating_point]
+        if func._overloadpacket is aten._sparse_addmm:  # C++ made what it adds to
+            apart = []
         if len(indices) > 1 or apart:
             if func.is_view or func._schema.name == "aten::set_":
                 return min(indices)

@@ -83,6 +83,9 @@ class Plans:
         outs = list(out) if isinstance(out, (tuple, list)) else [out]
         flat = [t for o in outs for t in (o if isinstance(o, (tuple, list)) else [o])]
         results = [o for o in flat if isinstance(o, torch.Tensor)]
+        if any(t.layout is not torch.strided for t in results):  # a gradient of few rows: only they are computed
+            moved = costs.seconds(self.device, func, 0.0, costs.traffic(func, tensors, ()), torch.float32)
+            return Plan(max(moved, self.device.launch_s), (), (), None, True, True, name, 0)
         changed = [t for i in written(func, args, kwargs) for t in tensors_in(i)]
         aliases = tuple(_alias(func, r) for r in func._schema.returns)
         new = [] if any(aliases) else results

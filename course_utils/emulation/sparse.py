@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +18,20 @@ from .state import Gpus, block
 aten = torch.ops.aten
 # CUDA has to know how many indices are left before it can make what holds them.
 SYNCHRONIZES = {aten._coalesce.default}
+# These only put two tensors together.
+_MAKES = {aten._sparse_coo_tensor_with_dims_and_tensors.default, aten._sparse_coo_tensor_with_dims.default}
 # Sorts the indices by their bits, looks for the first of each, and adds up: aten/src/ATen/native/sparse/cuda.
 _KERNELS = {aten._coalesce.default: 10}
 
 
 def takes(func: Any, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether an operator works on sparse tensors, or makes one."""
-    return any(t.layout is torch.sparse_coo for t in tensors) or func._schema.name.startswith("aten::_sparse_coo")
+    return _named(func) or any(t.layout is torch.sparse_coo for t in tensors)
+
+
+@functools.cache
+def _named(func: Any) -> bool:
+    return "sparse" in func._schema.name
 
 
 def nbytes(tensor: torch.Tensor) -> int:
@@ -47,8 +55,8 @@ def run(func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor]) -> t
 def seconds(device: Device, func: Any, tensors: Sequence[torch.Tensor]) -> float:
     """The time of an operator, by what the sparse ones hold: of a dense one it touches as many rows."""
     held = [nbytes(t) for t in tensors if t.layout is torch.sparse_coo]
-    if func._schema.name.startswith("aten::_sparse_coo"):
-        return 0.0  # it only puts two tensors together
+    if func in _MAKES:
+        return 0.0
     rows = math.fsum(held) / max(1, len(held))
     whole = func is aten._to_dense.default or not held
     moved = sum(held) + sum(nbytes(t) if whole else min(2 * rows, nbytes(t)) for t in tensors if not _sparse(t))
