@@ -250,6 +250,12 @@ def test_sequences_of_different_lengths_may_be_nested(run: Launch) -> None:  # n
         assert padded.shape == (3, 300, 64) and padded.is_cuda
         padded.sum().backward()
         assert layer.weight.grad.is_cuda and x.grad.shape == x.shape
+        try:
+            torch.nested.nested_tensor(parts, device="cuda")
+        except RuntimeError as error:
+            assert "emulated cluster can't run torch.nested.nested_tensor with the strided layout" in str(error)
+        else:
+            raise AssertionError
     """)
 
 
@@ -326,3 +332,34 @@ def test_processes_that_a_rank_spawns_are_ranks_of_the_cluster(run: Launch) -> N
     assert emulated.ranks == 2 and [round(end) for end, _ in emulated.peaks()] == [151, 151]
     assert all(nbytes > 16 << 20 for _, nbytes in emulated.peaks())
     assert sum(name == "all_reduce" and kind == "communication" for kind, name, *_ in emulated.found[1]["spans"]) >= 3
+
+
+def test_operators_that_arrive_whole_are_taken_apart(run: Launch) -> None:  # noqa: F811
+    """In inference_mode, in Python's own operators, and where backward runs Python that names a device."""
+    run("""
+        import time
+        from torch.utils.checkpoint import checkpoint
+        model = nn.Sequential(nn.Linear(4096, 4096), nn.GELU(), nn.LayerNorm(4096)).cuda()
+        x, took = torch.randn(4096, 4096, device="cuda"), []
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                torch.cuda.synchronize()
+                before = time.perf_counter()
+                y = model(x)
+                torch.cuda.synchronize()
+                took.append(time.perf_counter() - before)
+                assert y.to(torch.float16).is_cuda and y.reshape(-1).is_cuda and (y @ y.T).is_cuda
+        assert abs(took[1] / took[0] - 1) < 1e-3 and took[0] > 0.01, took
+
+        def block(x):
+            return model(x) + torch.arange(4096, device=x.device) + torch.zeros(4096, device="cuda")
+        x.requires_grad_()
+        checkpoint(block, x, use_reentrant=False).sum().backward()
+        assert x.grad.is_cuda
+
+        @torch.library.custom_op("ours::twice", mutates_args=())
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + torch.zeros(x.shape, device=x.device)
+        few = torch.ones(3, device="cuda")
+        assert twice(few).tolist() == [2.0] * 3 and twice(few).is_cuda and twice(x.detach()).is_cuda
+    """)

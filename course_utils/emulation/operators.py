@@ -238,7 +238,8 @@ class Operators(TorchDispatchMode):
         queue = gpus.queue(device)
         gpus.use(queue, func._schema.name, [b for b in blocks if b and b not in changed_blocks], changed_blocks)
         if sparse.takes(func, tensors):
-            return self._of_sparse(func, args, kwargs, tensors, changed, device, known)
+            out, known = sparse.run(gpus, queue, func, args, kwargs, tensors, changed, known)
+            return self._tagged(out, device, known)
         if func is _ITEM or func._overloadpacket in _BY_VALUE:
             gpus.clock.wait_for(gpus.clock.mark(queue))
             if not known:
@@ -271,24 +272,6 @@ class Operators(TorchDispatchMode):
             else:
                 return self._tagged(out, device, known)
         return self._tagged(self._outputs(plan, args, kwargs), device, False)
-
-    def _of_sparse(
-        self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor], changed: list[torch.Tensor],
-        device: int, known: bool,
-    ) -> Any:  # fmt: skip
-        """An operator on sparse tensors: the indices are true, so it's computed, but for all of a large dense one."""
-        gpus, queue = self.gpus, self.gpus.queue(device)
-        out, computed = sparse.run(func, args, kwargs, changed)
-        seconds = sparse.seconds(
-            gpus.device, func, [*tensors, *(t for t in tensors_in(out) if not any(t is c for c in changed))]
-        )
-        gpus.clock.enqueue(queue, seconds, "compute", func._schema.name)
-        if func in sparse.SYNCHRONIZES:
-            gpus.clock.wait_for(gpus.clock.mark(queue))
-        for t in changed:
-            if (b := block(t)) is not None:
-                b.computed = b.computed and known and computed
-        return self._tagged(out, device, known and computed)
 
     def _on_the_host(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """The CPU computes. What was copied there from a GPU may not have come yet, or not have been computed."""

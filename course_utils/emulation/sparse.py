@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..clusters import Device
-from .plans import SMALL
+from .clock import Queue
+from .plans import SMALL, tensors_in
 from .state import Gpus, block
 
 aten = torch.ops.aten
@@ -41,7 +42,25 @@ def nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def run(func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor]) -> tuple[Any, bool]:
+def run(
+    gpus: Gpus, queue: Queue, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor],
+    changed: list[torch.Tensor], known: bool,
+) -> tuple[Any, bool]:  # fmt: skip
+    """Compute an operator, since the indices are true, and price it. Returns what it gives, and whether that's known if
+    the arguments are."""
+    out, computed = _computed(func, args, kwargs, changed)
+    known = known and computed
+    new = [t for t in tensors_in(out) if not any(t is c for c in changed)]
+    gpus.clock.enqueue(queue, seconds(gpus.device, func, [*tensors, *new]), "compute", func._schema.name)
+    if func in SYNCHRONIZES:
+        gpus.clock.wait_for(gpus.clock.mark(queue))
+    for t in changed:
+        if (b := block(t)) is not None:
+            b.computed = b.computed and known
+    return out, known
+
+
+def _computed(func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor]) -> tuple[Any, bool]:
     """What an operator returns, and whether it was computed. A large dense tensor is neither filled nor touched: this
     machine may not have the memory."""
     if func is aten.add_.Tensor and changed[0].layout is torch.strided and changed[0].numel() > SMALL:
