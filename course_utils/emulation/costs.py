@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,10 +16,14 @@ from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from ..clusters import Device
+from . import recurrent
 
 aten = torch.ops.aten
 _NAMES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+_RECURRENT = (aten._cudnn_rnn, aten._cudnn_rnn_backward)
+# What torch's counter doesn't know.
+_FLOPS = {aten._cudnn_rnn: recurrent.flops, aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2)}
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
 _PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}  # where their matrices start
@@ -35,6 +40,7 @@ _ENDS = ("cum_seq_q", "cum_seq_k", "cu_seq_q", "cu_seq_k", "cu_seqlens_q", "cu_s
 # rest cuDNN avoids, by kernels that read the other order. TF32's rate for convolutions is fitted to programs without
 # channels_last, so it has that time in it already.
 _REORDERING_SHOWS = 0.66
+part = 1.0  # of an operator's arithmetic that is done
 # aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors of a launch, by how many lists there are, and elements of one
 # of the 320 blocks of a launch.
 _TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
@@ -111,11 +117,9 @@ def channels_last(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format 
 def tf32(func: Any) -> bool:
     """Whether torch's switches allow TF32 for an operator, by the old names (`allow_tf32`) or the new
     (`fp32_precision`), which torch refuses to read once the other was set."""
-    switches, part = (
-        (torch.backends.cudnn, "conv")
-        if getattr(func, "_overloadpacket", func) in _CONVOLUTIONS
-        else (torch.backends.cuda.matmul, "matmul")
-    )
+    packet = getattr(func, "_overloadpacket", func)
+    part = "conv" if packet in _CONVOLUTIONS else "rnn" if packet in _RECURRENT else "matmul"
+    switches = torch.backends.cuda.matmul if part == "matmul" else torch.backends.cudnn
     try:
         return bool(switches.allow_tf32)
     except RuntimeError:
@@ -126,7 +130,7 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -
     """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count. CUDA's fused attention skips the
     half above the diagonal."""
     packet = func._overloadpacket
-    count = flop_registry.get(packet)
+    count: Any = _FLOPS.get(packet) or flop_registry.get(packet)
     if count is None:
         return 0.0
     try:
@@ -135,7 +139,18 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -
         return 0.0
     if any(_named(func, args, kwargs, name) for name in _CAUSAL):
         found /= 2
-    return found if math.isfinite(found) else 0.0
+    return found * part if math.isfinite(found) else 0.0
+
+
+@contextmanager
+def over(share: float) -> Iterator[None]:
+    """Operators inside do this part of their arithmetic: those of a sparse attention, which leaves out blocks."""
+    global part
+    before, part = part, share
+    try:
+        yield
+    finally:
+        part = before
 
 
 def ends(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
@@ -176,10 +191,20 @@ def _nbytes(tensor: torch.Tensor) -> int:
     return whole
 
 
-def launches(func: Any, lists: Sequence[Sequence[torch.Tensor]]) -> int:
-    """How many kernels an operator starts: 1, or for an operator on lists of tensors what its chunks take."""
+def launches(func: Any, args: Sequence[Any]) -> int:
+    """How many kernels an operator starts one after the other: 1, or for an operator on lists of tensors what its
+    chunks take, or what recurrent layers do."""
+    if func._overloadpacket in _RECURRENT:
+        named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+        return recurrent.kernels(args[0], named["num_layers"], named["batch_first"], named["batch_sizes"])
+    lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
     if not lists or "foreach" not in func._schema.name and "fused" not in func._schema.name:
         return 1
     a_launch = _TENSORS_A_LAUNCH[min(len(lists), 5) - 1]
     elements = sum(t.numel() for t in lists[0])
     return max(-(-len(lists[0]) // a_launch), -(-elements // _ELEMENTS_A_LAUNCH), 1)
+
+
+def counted(func: Any) -> bool:
+    """Whether an operator's arithmetic is counted, so that its rate matters."""
+    return func._overloadpacket in flop_registry or func._overloadpacket in _FLOPS

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import streams
+from . import snapshots, streams
 from .memory import Memory
 from .state import Gpus
 from .streams import Stream
@@ -35,6 +35,8 @@ def install(gpus: Gpus) -> None:
                 home = getattr(module, part, None)
                 if home is not None and getattr(home, name, None) is real and real is not None:
                     setattr(home, name, call)
+    for name, call in snapshots.install(gpus).items():
+        setattr(torch._C, name, call)
     torch.cuda._initialized = True
     # DTensor works out shapes with fake tensors on `cuda`. Where there's no driver, FakeTensorMode does this by itself.
     torch._C._ensureCUDADeviceGuardSet()
@@ -149,18 +151,10 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
 
 
 def _memory(gpus: Gpus) -> dict[str, Any]:
+    told = torch.cuda.memory_summary
+
     def of(device: Any) -> Memory:
         return gpus.memory[gpus.index(device)]
-
-    def stats(device: Any = None) -> dict[str, Any]:
-        memory = of(device)
-        live, peak = memory.live, memory.peak
-        return {
-            "allocated_bytes.all.current": live, "allocated_bytes.all.peak": peak, "active_bytes.all.current": live,
-            "active_bytes.all.peak": peak, "reserved_bytes.all.current": memory.reserved,
-            "reserved_bytes.all.peak": memory.reserved, "allocation.all.allocated": memory.allocations,
-            "num_ooms": 0, "num_alloc_retries": 0,
-        }  # fmt: skip
 
     def summary(device: Any = None, abbreviated: bool = False) -> str:
         memory = of(device)
@@ -170,29 +164,20 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
             f"  {kind:<12} {now.get(kind, 0) / 2**20:>12,.1f} MiB, at the peak {peak.get(kind, 0) / 2**20:>12,.1f} MiB"
             for kind in sorted({*now, *peak})
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, told(device, abbreviated)])
 
     def fraction(fraction: float, device: Any = None) -> None:
         of(device).fraction = fraction
-
-    def not_there(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            "an emulated GPU keeps no history of its allocations; ask torch.cuda.memory_summary()"
-        )
 
     return {
         "memory_allocated": lambda device=None: of(device).live,
         "max_memory_allocated": lambda device=None: of(device).peak,
         "memory_reserved": lambda device=None: of(device).reserved,
         "max_memory_reserved": lambda device=None: of(device).reserved,
-        "reset_peak_memory_stats": lambda device=None: of(device).reset_peak(),
-        "reset_max_memory_allocated": lambda device=None: of(device).reset_peak(),
-        "reset_accumulated_memory_stats": lambda device=None: None,
-        "memory_stats": stats,
+        "reset_peak_memory_stats": lambda device=None: of(device).start_over(),
+        "reset_max_memory_allocated": lambda device=None: of(device).start_over(),
+        "reset_accumulated_memory_stats": lambda device=None: of(device).start_over(sums=True),
         "memory_summary": summary,
-        "memory_snapshot": not_there,
-        "_record_memory_history": not_there,
-        "_dump_snapshot": not_there,
         "mem_get_info": lambda device=None: (of(device).limit - of(device).live, of(device).limit),
         "set_per_process_memory_fraction": fraction,
         "empty_cache": lambda: None,

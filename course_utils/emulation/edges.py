@@ -6,18 +6,17 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 
-from . import tensors
+from . import attention, tensors
 from .host_clocks import HostClocks
 from .imports import after_import
 from .operators import Operators
-from .remarks import say
+from .remarks import TORCHS, say
 from .state import Gpus
 
 
@@ -82,9 +81,28 @@ def _refuse() -> None:
         instead(torch.jit, name, text, libraries=True)  # some do as they're imported
     rpc = "torch.distributed.rpc: its messages travel outside of process groups. Use send and recv."
     after_import("torch.distributed.rpc", lambda: instead(sys.modules["torch.distributed.rpc"], "init_rpc", rpc))
+    for name in ("nested_tensor", "as_nested_tensor"):
+        _no_strided_nested(name)
     for module, name in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("interpreter", "InterpretedFunction")):
         after_import(f"triton.runtime.{module}", functools.partial(_no_triton, f"triton.runtime.{module}", name))
     sys.meta_path.insert(0, _NoTensorFlow)
+
+
+def _no_strided_nested(name: str) -> None:
+    """Nested tensors of the old layout are C++ through and through, and would look for a driver."""
+    nested: Any = torch.nested
+    real = getattr(nested, name)
+
+    @functools.wraps(real)
+    def make(given: Any, *args: Any, **kwargs: Any) -> Any:
+        on_gpu = "cuda" in str(kwargs.get("device")) or any(getattr(t, "is_cuda", False) for t in given)
+        if on_gpu and kwargs.get("layout") is not torch.jagged:
+            raise NotEmulated(
+                f"an emulated cluster can't run torch.nested.{name} with the strided layout: say layout=torch.jagged."
+            )
+        return real(given, *args, **kwargs)
+
+    setattr(nested, name, make)
 
 
 def _no_triton(module: str, name: str) -> None:
@@ -112,17 +130,18 @@ def _compile_as_is() -> None:
     """torch.compile gives back what it gets."""
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_filename.startswith(TORCHS):  # as FlexAttention does, which `attention` has
+            return model
         say(
             "compile",
             "torch.compile is left out, since its kernels can't be emulated: the program runs eagerly, at eager speed",
         )
         if model is None:
-            decorate: Callable[[Any], Any] = lambda function: function  # noqa: E731
-            return decorate
-        return model
+            return attention.compiled
+        return attention.compiled(model)
 
     torch.compile = compile
-    torch.nn.Module.compile = lambda self, *args, **kwargs: compile(self) and None
+    torch.nn.Module.compile = lambda self, *args, **kwargs: torch.compile(self) and None
 
 
 def _profile_the_host() -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import links, meeting, several_gpus
+from . import links, meeting, several_gpus, sparse
 from .state import Gpus, block
 from .works import Batch, EmulatedWork, Message
 
@@ -98,6 +98,8 @@ class EmulatedGroup(dist.ProcessGroup):
 
     # Collectives.
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
+        if tensors[0].layout is torch.sparse_coo:
+            return self._kept(sparse.all_reduce(self, _gpus, tensors, opts))
         return self._collective("all_reduce", tensors, tensors, lambda: self._sum(tensors, opts))
 
     allreduce_coalesced = allreduce
@@ -401,12 +403,14 @@ def install(gpus: Gpus) -> None:
         return group, prefix
 
     @functools.wraps(real_init)
-    def init(*args: Any, **kwargs: Any) -> Any:
+    def init(*args: Any, **kwargs: Any) -> None:
         global _inits
         _inits += 1
         kwargs.pop("device_id", None)  # torch would compare it with the devices of this build
         _groups.clear()
-        return real_init(*args, **kwargs)
+        real_init(*args, **kwargs)
+        if gpus.spawned:  # it says now which rank it is
+            gpus.rank, gpus.joined = dist.get_rank(), True
 
     several_gpus.install()
     inside._new_process_group_helper = helper

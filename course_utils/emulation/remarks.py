@@ -13,6 +13,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TORCHS = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_THE_PROGRAMS = (OURS, TORCHS, "<", os.path.dirname(os.__file__))  # the last is Python's own library
 _PYTHONS = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+NOT_COMPUTED = "a value is read that was not computed, so it means nothing"
 _said: set[tuple[str, str]] = set()
 
 

@@ -98,10 +98,13 @@ class Gpus:
         self.kind = "activations"  # of what is allocated next
         self.defaults: dict[int, Queue] = {}
         self.forked = False
+        self.spawned = False  # in a process that a rank spawned,
+        self.joined = False  # and that has joined a process group
         self.initialized = False  # CUDA is by what first names a device; a DeviceMesh sets this rank's if nothing has
         # Where what a functional collective makes lies, and whether it will be computed.
         self.adopting: tuple[int, bool] | None = None
         self.before_oom: list[Callable[[], None]] = []  # called before memory's kinds are told
+        self.on_oom: list[Callable[[int, int, int, int], Any]] = []  # as torch calls them: device, asked, has, left
         self._thread = _Thread()
 
     def _where(self) -> tuple[float, str]:
@@ -166,6 +169,11 @@ class Gpus:
         if memory.live + nbytes > memory.limit * memory.fraction:
             for look in self.before_oom:
                 look()
+            memory.refusals += 1
+            if memory.history is not None:
+                memory.history.refused(nbytes, memory.limit - memory.live)
+            for watch in self.on_oom:
+                watch(device, nbytes, memory.limit, memory.limit - memory.live)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"
                 f" {self.device.name}, has {memory.limit / 2**30:.2f} GiB, of which {memory.live / 2**30:.2f} GiB are"
@@ -174,6 +182,9 @@ class Gpus:
 
     def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> Block:
         """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""
+        if tensor.layout is torch.sparse_coo:
+            self.tag(tensor._indices(), device)
+            return self.tag(tensor._values(), device, computed)
         storage = tensor.untyped_storage()
         found = block_of(storage)
         if found is None:
@@ -214,11 +225,11 @@ def block_of(storage: torch.UntypedStorage) -> Block | None:
 
 
 def block(tensor: torch.Tensor) -> Block | None:
-    """The tag of a tensor's storage, None on the CPU."""
+    """The tag of a tensor's storage, of a sparse one that of its values; None on the CPU."""
     try:
         return getattr(tensor.untyped_storage(), "_course_block", None)
-    except (NotImplementedError, RuntimeError):  # a tensor without storage, such as a sparse one
-        return None
+    except (NotImplementedError, RuntimeError):  # a tensor without storage
+        return block(tensor._values()) if tensor.layout is torch.sparse_coo else None
 
 
 def host(tensor: torch.Tensor) -> Host | None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import copy as copying
 import ctypes
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import _device_constructors
 
+from . import attention, recurrent
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
-from .plans import SMALL
-from .remarks import say
+from .remarks import NOT_COMPUTED, say
 from .state import Block, Gpus, block, block_of, host
 from .streams import Stream
 
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NOT_COMPUTED = "a value is read that was not computed, so it is 0"
+_INNER = ("_local_tensor", "elem", "_values")  # where a DTensor, a collective's result, a nested tensor have theirs
 
 
 class Factories(TorchFunctionMode):
@@ -65,12 +66,16 @@ def install(gpus: Gpus) -> Operators:
     # A large block comes fresh from the system, full of zeros, and takes no memory until somebody writes to it.
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, FRESH // 2)
     operators = Operators(gpus)
+    operators.factories = lambda: Factories(gpus, operators)
     _patch_moves(gpus, operators)
     _patch_answers(gpus)
     _patch_reads()
     _patch_storage(gpus)
     _patch_functions()
+    attention.install(gpus)
+    recurrent.install()
     _patch_default(gpus, operators)
+    _follow_backward(gpus, operators)
     let_dtensor_draw()
     enter(gpus, operators)
     return operators
@@ -80,6 +85,22 @@ def enter(gpus: Gpus, operators: Operators) -> None:
     """Let both modes look at what this thread does."""
     operators.__enter__()
     Factories(gpus, operators).__enter__()
+
+
+def _follow_backward(gpus: Gpus, operators: Operators) -> None:
+    """`Tensor.backward` is called by the mode that looks for factories, which torch takes off meanwhile. What backward
+    runs in Python, such as a checkpoint's second forward, has factories too."""
+    autograd: Any = torch.autograd
+    real = autograd._engine_run_backward
+
+    @functools.wraps(real)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(mode, Factories) for mode in _get_current_function_mode_stack()):
+            return real(*args, **kwargs)
+        with Factories(gpus, operators):
+            return real(*args, **kwargs)
+
+    autograd._engine_run_backward = run
 
 
 def _patch_default(gpus: Gpus, operators: Operators) -> None:
@@ -118,6 +139,12 @@ def _patch_moves(gpus: Gpus, operators: Operators) -> None:
                 copy=copy,
                 memory_format=memory_format,
             )
+
+        if self.layout is torch.sparse_coo:
+            indices = moved(self._indices(), where, None, non_blocking, copy, memory_format)
+            values = moved(self._values(), where, dtype, non_blocking, copy, memory_format)
+            out = torch.ops.aten._sparse_coo_tensor_unsafe(indices, values, self.shape)
+            return out._coalesced_(self.is_coalesced())
 
         def move(t: torch.Tensor) -> Any:
             before, operators.target = operators.target, index if index is not None else "cpu"
@@ -181,8 +208,8 @@ def _patch_answers(gpus: Gpus) -> None:
     def tagged(self: torch.Tensor) -> Block | None:
         if type(self) in _PLAIN:
             return block(self)
-        inner = getattr(self, "_local_tensor", getattr(self, "elem", None))  # of a DTensor, of a collective's result
-        return tagged(inner) if isinstance(inner, torch.Tensor) else block(self)
+        inner = next((x for name in _INNER if isinstance(x := getattr(self, name, None), torch.Tensor)), None)
+        return tagged(inner) if inner is not None else block(self)
 
     def device(self: torch.Tensor) -> torch.device:
         found = tagged(self)
@@ -190,7 +217,11 @@ def _patch_answers(gpus: Gpus) -> None:
 
     def make_wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         """C++ would ask a driver for the streams of what lies on a GPU."""
+        by_place = len(args) > 6  # as nested tensors have it
+        device = args[6] if by_place else device
         here = "cpu" if device is not None and torch.device(device).type == "cuda" else device
+        if by_place:
+            return real_wrapper(cls, *args[:6], here, *args[7:], **kwargs)
         return real_wrapper(cls, *args, device=here, **kwargs)
 
     def record_stream(self: torch.Tensor, stream: Stream) -> None:
@@ -215,7 +246,7 @@ def _patch_reads() -> None:
     def read(self: torch.Tensor) -> None:
         found = host(self) or block(self)
         if found is not None and not found.computed:
-            say("value", _NOT_COMPUTED)
+            say("value", NOT_COMPUTED)
         if (copied := host(self)) is not None and copied.mark is not None:
             self.view(-1)[:1].clone()  # an operator, which sees whether the copy is there
 
@@ -279,32 +310,13 @@ def _patch_storage(gpus: Gpus) -> None:
 
 
 def _patch_functions() -> None:
-    """Functions for which CUDA has a kernel of its own where the CPU puts several together."""
+    """Dropout, for which CUDA has a kernel of its own where the CPU puts several together."""
     functional: Any = torch.nn.functional
-    real_attention, real_dropout = functional.scaled_dot_product_attention, functional.dropout
-
-    def scaled_dot_product_attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
-        parts: list[Any] = [query, key, value]
-        placed = [getattr(t, "placements", None) for t in parts]
-        if attn_mask is None and placed[0] and placed[0] == placed[1] == placed[2]:
-            # DTensor knows how to share out the GPU's kernel and not the CPU's. Batches and heads are independent.
-            if not any(p.is_partial() or (p.is_shard() and p.dim not in (0, 1)) for p in placed[0]):
-                q, k, v = (t.to_local() for t in parts)
-                own = scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal, scale, enable_gqa)
-                return parts[0].from_local(own, parts[0].device_mesh, placed[0], run_check=False)
-        if dropout_p and query.numel() > SMALL and block(query) is not None:
-            dropout_p = 0.0  # the CPU's fused kernel has none, and would give way to one that keeps the whole matrix
-        return real_attention(
-            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-            enable_gqa=enable_gqa,
-        )  # fmt: skip
+    real_dropout = functional.dropout
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         if inplace or not training or not 0 < p < 1 or block(input) is None:
             return real_dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]  # keeps a mask of one byte an element
 
-    functional.scaled_dot_product_attention, functional.dropout = scaled_dot_product_attention, dropout
+    functional.dropout = dropout
