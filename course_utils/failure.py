@@ -12,6 +12,7 @@ from . import deadlocks
 from .collectives import Records, disagreement, left_alone, ranks_in_words, read_records
 from .frames import STARTED, cell_of, died, fold, last_own, of_program, where
 from .mistakes import hint
+from .not_emulated import really
 from .results import RankResult
 from .run import Run
 
@@ -242,7 +243,9 @@ def _message(
         parts = [disagreement, headline[0].upper() + headline[1:] + "."] if disagreement else [headline]
         if first and cause.endswith(first["message"].strip()):
             parts = [_begin(headline)]
-        if first and (help_ := hint(first["type"], cause, _source(run.script), traceback)):
+        if run.provenance.kind == "emulated" and (sentence := really(cause)):
+            parts.insert(0, sentence)
+        elif first and (help_ := hint(first["type"], cause, _source(run.script), traceback)):
             parts.append(help_)
         if traceback:
             folded = fold(traceback, run.script).rstrip()

@@ -70,6 +70,7 @@ LAYERS = {
     "completion": 0,
     "magic_names": 0,
     "mistakes": 2,
+    "not_emulated": 0,
     "plt_show": 0,
     "local_slurm": 0,
     "clusters": 1,

@@ -36,6 +36,7 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
         loaders,
         marks,
         measured,
+        old_types,
         spawned,
         tensors,
     )  # fmt: skip
@@ -54,6 +55,7 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
     gpus.spawned, gpus.clock.host = spawned_at is not None, spawned_at or 0.0
     cuda.install(gpus)
     operators = tensors.install(gpus)
+    old_types.install()
     autocast.install()
     kinds.install(gpus)
     marked = marks.install(gpus)

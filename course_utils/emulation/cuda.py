@@ -13,7 +13,7 @@ import torch
 
 from . import snapshots, streams
 from .memory import Memory
-from .state import Gpus
+from .state import Gpus, say
 from .streams import Stream
 
 # What all of these devices have: CUDA C++ Programming Guide, table of compute capabilities.
@@ -31,7 +31,7 @@ def install(gpus: Gpus) -> None:
             real = getattr(module, name, None)
             call = _with_signature_of(real, own) if real is not None else own
             setattr(module, name, call)
-            for part in ("memory", "random"):  # where they're at home
+            for part in ("memory", "random", "graphs"):  # where they're at home
                 home = getattr(module, part, None)
                 if home is not None and getattr(home, name, None) is real and real is not None:
                     setattr(home, name, call)
@@ -41,10 +41,8 @@ def install(gpus: Gpus) -> None:
     # DTensor works out shapes with fake tensors on `cuda`. Where there's no driver, FakeTensorMode does this by itself.
     torch._C._ensureCUDADeviceGuardSet()
     torch.Generator = _Generator
+    torch.cuda.default_generators = tuple(_Generator(torch.device("cuda", i)) for i in range(gpus.count))
     torch._C._get_accelerator = lambda *args: torch.device("cuda")
-    torch._C._cuda_isCurrentStreamCapturing = lambda: False
-    torch._C._accelerator_exchangeDevice = torch.cuda._exchange_device
-    torch._C._accelerator_maybeExchangeDevice = torch.cuda._maybe_exchange_device
 
 
 class _Generators(type(torch._C.Generator)):  # type: ignore[misc]
@@ -115,6 +113,10 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         queue = next(q for q in gpus.clock.queues if q.number == stream_id and q.device == device_index)
         gpus.queues[device_index] = queue
 
+    def watch(debug_mode: int | str) -> None:
+        if debug_mode not in (0, "default"):
+            say("sync", "set_sync_debug_mode changes nothing: the emulation doesn't watch for calls that wait")
+
     bf16 = gpus.device.capability >= (8, 0)
     arch = "sm_{}{}".format(*gpus.device.capability)
     return {
@@ -146,7 +148,8 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         "get_arch_list": lambda: [arch],
         "ipc_collect": lambda: None,
         "_get_nvml_device_index": lambda device: gpus.index(device),
-        "set_sync_debug_mode": lambda debug_mode: None,
+        "set_sync_debug_mode": watch,
+        "get_sync_debug_mode": lambda: 0,
     }
 
 
@@ -166,9 +169,6 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
         ]
         return "\n".join([*lines, told(device, abbreviated)])
 
-    def fraction(fraction: float, device: Any = None) -> None:
-        of(device).fraction = fraction
-
     return {
         "memory_allocated": lambda device=None: of(device).live,
         "max_memory_allocated": lambda device=None: of(device).peak,
@@ -179,7 +179,6 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
         "reset_accumulated_memory_stats": lambda device=None: of(device).start_over(sums=True),
         "memory_summary": summary,
         "mem_get_info": lambda device=None: (of(device).limit - of(device).live, of(device).limit),
-        "set_per_process_memory_fraction": fraction,
         "empty_cache": lambda: None,
     }
 
@@ -200,6 +199,8 @@ def _random(gpus: Gpus) -> dict[str, Any]:
         "set_rng_state": lambda new_state, device="cuda": None,
         "get_rng_state_all": lambda: [state() for _ in range(gpus.count)],
         "set_rng_state_all": lambda new_states: None,
+        "_get_rng_state_offset": lambda device="cuda": 0,
+        "_set_rng_state_offset": lambda offset, device="cuda": None,
     }
 
 

@@ -1,22 +1,35 @@
-"""What asks the driver, past torch: the program `nvidia-smi`, and NVML, for `pynvml` and `torch.cuda.utilization`. Both
-answer for the modelled GPUs."""
+"""What asks the driver: torch's own C++ part, the CUDA runtime, NVML (for `pynvml` and `torch.cuda.utilization`), and
+the program `nvidia-smi`. All answer for the modelled GPUs, or refuse."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import re
 import struct
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from . import smi
+import torch
+
+from ..not_emulated import DRIVER, KERNELS, NCCL, STORAGE, TUNING, Limit, NotEmulated
+from . import several_gpus, smi
 from .imports import after_import
 from .remarks import say
 from .state import Gpus
 
 SAMPLE_S = 1.0  # over which NVML looks at what a GPU does
 LATEST = 10_000  # spans of the timeline that we look at for that
+# Of torch's C++ part: what asks a driver begins so, and what knows the answer without one.
+_ASKS = {
+    "_cuda_jiterator_": KERNELS, "_cuda_tunableop_": TUNING, "_cuda_": DRIVER, "_accelerator_": DRIVER, "_nccl_": NCCL,
+    "_gds_": STORAGE,
+}  # fmt: skip
+_KNOWS = re.compile("getCompiledVersion|cudnn_benchmark_limit|conv_benchmark|AllocatorSettings|_nccl_version")
+_LIBRARIES = re.compile(r"(^|/)(lib(cuda|nvidia-ml)\.so|nvcuda\.dll)")
 
 
 def install(gpus: Gpus) -> Callable[[], None]:
@@ -25,8 +38,160 @@ def install(gpus: Gpus) -> Callable[[], None]:
     here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
     os.environ.update(PATH=f"{here}{os.pathsep}{os.environ.get('PATH', os.defpath)}", COURSE_PYTHON=sys.executable)
     forget = _tell_memory(gpus)
+    _answer_below(gpus)
+    _no_libraries()
     after_import("pynvml", lambda: _answer(gpus, sys.modules["pynvml"]))
     return forget
+
+
+def _answer_below(gpus: Gpus) -> None:
+    """Answer for torch's C++ part. What nobody has modelled is refused, by the name of torch's function that asked."""
+    below, own = torch._C, _answers(gpus)
+
+    def refused(name: str) -> Callable[..., Any]:
+        for begin, about in _ASKS.items():
+            if name.startswith(begin):
+                return _refusal(f"torch._C.{name}", about)
+        raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+
+    for name in {*own, *dir(below)}:
+        if name in own:
+            setattr(below, name, own[name])
+        elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
+            setattr(below, name, refused(name))
+    below.__getattr__ = refused  # a torch built without CUDA has none of these
+    torch.cuda.nccl.is_available = lambda tensors: False
+    plans: Any = torch.backends.cuda.cuFFTPlanCache
+    plans.size, plans.max_size, plans.clear = 0, 4096, lambda self: None  # as many as cuFFT keeps unless told
+    cudnn: Any = torch.backends.cudnn
+    version = getattr(getattr(below, "_cudnn", None), "getVersionInt", None)
+    cudnn.version = version or (lambda: None)
+    cudnn.m._init = lambda: version is not None  # not whether this cuDNN would suit the modelled GPU
+    torch.cuda._cudart = _Runtime()
+
+
+def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
+    """What's asked of `torch._C` about a GPU, and can be told."""
+    cuda = torch.cuda
+
+    def stats(index: int) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in cuda.memory_stats(index).items():
+            *outer, last = name.split(".")
+            inner = found
+            for part in outer:
+                inner = inner.setdefault(part, {})
+            inner[last] = value
+        return found
+
+    def limit(fraction: float, index: int) -> None:
+        gpus.memory[gpus.index(index)].fraction = fraction
+
+    nothing = lambda *args: None  # noqa: E731
+    return {
+        "_cuda_init": nothing,
+        "_cuda_isInBadFork": lambda: gpus.forked,
+        "_cuda_getDeviceCount": lambda: gpus.count,
+        "_cuda_getDevice": lambda: gpus.index(),
+        "_cuda_setDevice": cuda.set_device,
+        "_cuda_exchangeDevice": cuda._exchange_device,
+        "_cuda_maybeExchangeDevice": cuda._maybe_exchange_device,
+        "_cuda_hasPrimaryContext": lambda index: gpus.initialized and index == gpus.current,
+        "_cuda_synchronize": lambda: cuda.synchronize(),
+        "_cuda_ipc_collect": nothing,
+        "_cuda_getArchFlags": lambda: " ".join(cuda.get_arch_list()),
+        "_cuda_getCurrentRawStream": lambda index: gpus.queue(index).number,
+        "_cuda_getCurrentBlasHandle": lambda: 0,
+        "_cuda_getCurrentSolverHandle": lambda: 0,
+        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_canDeviceAccessPeer": cuda.can_device_access_peer,
+        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_cudaCachingAllocator_enable": nothing,
+        "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_cuda_getAllocatorBackend": lambda: "native",
+        "_cuda_setMemoryFraction": limit,
+        "_cuda_getMemoryFraction": lambda index: gpus.memory[gpus.index(index)].fraction,
+        "_cuda_emptyCache": nothing,
+        "_cuda_memoryStats": stats,
+        "_cuda_resetPeakMemoryStats": cuda.reset_peak_memory_stats,
+        "_cuda_resetAccumulatedMemoryStats": nothing,
+        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_tunableop_is_enabled": lambda: False,
+        "_cuda_tunableop_tuning_is_enabled": lambda: False,
+        "_cuda_record_untuned_is_enabled": lambda: False,
+        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+        "_accelerator_getDeviceIndex": lambda: gpus.index(),
+        "_accelerator_setDeviceIndex": cuda.set_device,
+        "_accelerator_exchangeDevice": cuda._exchange_device,
+        "_accelerator_maybeExchangeDevice": cuda._maybe_exchange_device,
+        "_accelerator_getStream": cuda.current_stream,
+        "_accelerator_setStream": cuda.set_stream,
+        "_accelerator_synchronizeDevice": cuda.synchronize,
+        "_accelerator_isAllocatorInitialized": lambda: True,
+        "_accelerator_emptyCache": nothing,
+        "_accelerator_emptyHostCache": nothing,
+        "_accelerator_getDeviceStats": stats,
+        "_accelerator_resetPeakStats": cuda.reset_peak_memory_stats,
+        "_accelerator_resetAccumulatedStats": nothing,
+        "_accelerator_getMemoryInfo": cuda.mem_get_info,
+        "_accelerator_getDefaultGenerator": lambda index: cuda.default_generators[index],
+        **several_gpus.comm(),
+    }
+
+
+def _refusal(name: str, about: Limit) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        asked = sys._getframe(1)
+        module = asked.f_globals.get("__name__", "")
+        what = f"{module}.{asked.f_code.co_name}" if module.startswith("torch.") else name
+        raise NotEmulated(str(about._replace(what=what) if about is DRIVER else about))
+
+    return refuse
+
+
+class _Runtime:
+    """`torch.cuda.cudart()`: the CUDA runtime, as far as programs call it."""
+
+    class cudaError(int):
+        success = 0
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        return torch.cuda.mem_get_info(device)
+
+    def cudaProfilerStart(self) -> int:
+        return self.cudaError.success
+
+    cudaProfilerStop = cudaProfilerStart
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return f"error {error} of the CUDA runtime" if error else "no error"
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+        raise NotEmulated(str(DRIVER._replace(what=f"{name} of the CUDA runtime")))
+
+
+def _no_libraries() -> None:
+    """The driver's libraries may be there and know other GPUs, or not be there; neither is what the program sees."""
+    library: Any = ctypes.CDLL
+    real = library.__init__
+
+    def init(self: Any, name: Any = None, *args: Any, **kwargs: Any) -> None:
+        if isinstance(name, (str, os.PathLike)) and _LIBRARIES.search(os.fspath(name)):
+            raise OSError(str(DRIVER._replace(what=os.path.basename(name))))
+        real(self, name, *args, **kwargs)
+
+    library.__init__ = init
+    for name in ("cuda.bindings.driver", "cuda.bindings.runtime"):
+        after_import(name, functools.partial(_no_bindings, name))
+
+
+def _no_bindings(name: str) -> None:
+    module = sys.modules[name]
+    for called in dir(module):
+        if called.startswith("cu") and callable(found := getattr(module, called)) and not isinstance(found, type):
+            setattr(module, called, _refusal(f"{name}.{called}", DRIVER))
 
 
 def _tell_memory(gpus: Gpus) -> Callable[[], None]:

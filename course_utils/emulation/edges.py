@@ -6,22 +6,21 @@ import functools
 import os
 import sys
 import threading
+from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 
+from .. import not_emulated
+from ..not_emulated import LIMITS, Limit, NotEmulated
 from . import attention, tensors
 from .host_clocks import HostClocks
 from .imports import after_import
 from .operators import Operators
 from .remarks import TORCHS, say
 from .state import Gpus
-
-
-class NotEmulated(RuntimeError):
-    """An emulated cluster can't run this."""
 
 
 def install(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
@@ -56,35 +55,17 @@ def _from_the_program() -> bool:
 
 
 def _refuse() -> None:
-    def instead(owner: Any, name: str, text: str, libraries: bool = False) -> None:
-        """`libraries` may go on calling it."""
-        real = getattr(owner, name, None)
-
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            if libraries and real is not None and not _from_the_program():
-                return real(*args, **kwargs)
-            raise NotEmulated(f"an emulated cluster can't run {text}")
-
-        setattr(owner, name, refuse)
-
-    one_each = "Start one rank for each GPU and use DistributedDataParallel."
-    parallel: Any = torch.nn.parallel
-    instead(torch.nn.DataParallel, "__init__", f"DataParallel: its threads compute on all GPUs at once. {one_each}")
-    instead(parallel, "data_parallel", f"data_parallel. {one_each}")
-    graphs = "CUDA graphs: the modelled GPU knows only operators that are called one by one. Leave the capture out."
-    # Classes stay classes, since annotations, isinstance and subclasses name them; nobody can make one.
-    for owner, name in ((torch.cuda.CUDAGraph, "__new__"), (torch.cuda.graph, "__init__")):
-        instead(owner, name, graphs)
-    instead(torch.cuda, "make_graphed_callables", graphs)
-    for name in ("script", "trace"):
-        text = "TorchScript: its interpreter passes by what the emulation sees. Run it in Python."
-        instead(torch.jit, name, text, libraries=True)  # some do as they're imported
-    rpc = "torch.distributed.rpc: its messages travel outside of process groups. Use send and recv."
-    after_import("torch.distributed.rpc", lambda: instead(sys.modules["torch.distributed.rpc"], "init_rpc", rpc))
+    for name in ("script", "trace"):  # some libraries script functions as they're imported
+        setattr(torch.jit, name, _unless_a_library(getattr(torch.jit, name), not_emulated.TORCHSCRIPT))
+    by_module: dict[str, list[tuple[str, Limit]]] = {}
+    for limit in LIMITS:
+        for module, _, name in (place.partition(":") for place in limit.names):
+            by_module.setdefault(module, []).append((name, limit))
+    for module, names in by_module.items():
+        after_import(module, functools.partial(_refuse_in, module, names))
+    after_import("torch.utils.cpp_extension", _no_kernels)
     for name in ("nested_tensor", "as_nested_tensor"):
         _no_strided_nested(name)
-    for module, name in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("interpreter", "InterpretedFunction")):
-        after_import(f"triton.runtime.{module}", functools.partial(_no_triton, f"triton.runtime.{module}", name))
     sys.meta_path.insert(0, _NoTensorFlow)
 
 
@@ -105,14 +86,47 @@ def _no_strided_nested(name: str) -> None:
     setattr(nested, name, make)
 
 
-def _no_triton(module: str, name: str) -> None:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotEmulated(
-            "an emulated cluster can't run Triton kernels: the modelled GPU knows only torch's operators. Compute the"
-            " same with those, or take a real GPU."
-        )
+def _unless_a_library(real: Callable[..., Any], limit: Limit) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if _from_the_program():
+            raise NotEmulated(str(limit))
+        return real(*args, **kwargs)
 
-    getattr(sys.modules[module], name).run = refuse
+    return refuse
+
+
+def _refuse_in(module: str, names: list[tuple[str, Limit]]) -> None:
+    """Replace functions, and methods of classes, of a module, also where torch has put such a function second. Classes
+    stay classes, since annotations, isinstance and subclasses name them; nobody can make one."""
+    for path, limit in names:
+        *outer, last = path.split(".")
+        owner: Any = sys.modules[module]
+        for part in outer:
+            owner = getattr(owner, part, None)
+        real = getattr(owner, last, None)
+        if owner is None or (real is None and not outer):  # this torch doesn't have it
+            continue
+
+        def refuse(*args: Any, limit: Limit = limit, **kwargs: Any) -> Any:
+            raise NotEmulated(str(limit))
+
+        setattr(owner, last, refuse)
+        for second in () if outer else (module.rpartition(".")[0], getattr(real, "__module__", None)):
+            if getattr(sys.modules.get(second or ""), last, None) is real:
+                setattr(sys.modules[second], last, refuse)
+
+
+def _no_kernels() -> None:
+    """A C++ extension for the CPU can be built; one with CUDA's sources can't."""
+    extension: Any = sys.modules["torch.utils.cpp_extension"]
+    real = extension._jit_compile
+
+    def compile(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(extension._is_cuda_file(str(source)) for source in ([sources] if isinstance(sources, str) else sources)):
+            raise NotEmulated(str(not_emulated.KERNELS))
+        return real(name, sources, *args, **kwargs)
+
+    extension._jit_compile = compile
 
 
 class _NoTensorFlow(Loader):
@@ -123,7 +137,7 @@ class _NoTensorFlow(Loader):
         return ModuleSpec(name, cls(), is_package=True) if name == "tensorflow" else None
 
     def exec_module(self, module: Any) -> None:
-        raise ImportError("an emulated cluster can't run TensorFlow: only PyTorch sees its GPUs")
+        raise ImportError(str(not_emulated.TENSORFLOW))
 
 
 def _compile_as_is() -> None:

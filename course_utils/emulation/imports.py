@@ -15,16 +15,23 @@ def after_import(name: str, call: Callable[[], None]) -> None:
         return
 
     class Finder:
+        looking = False
+
         @staticmethod
         def find_spec(asked: str, path: Any = None, target: Any = None) -> Any:
-            if asked != name:
+            if asked != name or Finder.looking:
                 return None
-            sys.meta_path.remove(Finder)
-            spec = importlib.util.find_spec(name)
+            Finder.looking = True
+            try:
+                spec = importlib.util.find_spec(name)
+            finally:
+                Finder.looking = False
             if spec is not None and spec.loader is not None:
                 execute = spec.loader.exec_module
 
                 def exec_module(module: Any) -> None:
+                    if Finder in sys.meta_path:  # whoever only asks whether it's there doesn't come here
+                        sys.meta_path.remove(Finder)
                     execute(module)
                     call()
 

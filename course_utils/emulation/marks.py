@@ -20,8 +20,8 @@ MOST = 50_000
 
 
 def install(gpus: Gpus) -> list[Mark]:
-    """Mark what `torch.profiler.record_function` names (an optimizer's step does it by itself), and backward passes.
-    Returns the list that fills up."""
+    """Mark what `torch.profiler.record_function` and NVTX name (an optimizer's step does it by itself), and backward
+    passes. Returns the list that fills up."""
     clock = gpus.clock
     found: list[Mark] = []
 
@@ -55,4 +55,37 @@ def install(gpus: Gpus) -> list[Mark]:
 
     named.__enter__, named.__exit__ = enter, leave
     torch.autograd._engine_run_backward = marked(torch.autograd._engine_run_backward)
+    torch.cuda.nvtx._nvtx = _Nvtx(begin, end)
     return found
+
+
+class _Nvtx:
+    """The NVTX library, with the names of its functions. Its ranges are marks."""
+
+    def __init__(self, begin: Callable[[], tuple[int, float]], end: Callable[[str, tuple[int, float]], None]):
+        self._begin, self._end = begin, end
+        self._nested: list[tuple[str, tuple[int, float]]] = []
+        self._others: dict[int, tuple[str, tuple[int, float]]] = {}
+
+    def rangePushA(self, name: str) -> int:
+        self._nested.append((name, self._begin()))
+        return len(self._nested) - 1
+
+    def rangePop(self) -> int:
+        if self._nested:
+            self._end(*self._nested.pop())
+        return len(self._nested)
+
+    def rangeStartA(self, name: str, *stream: int) -> int:
+        number = 1 + max(self._others, default=0)
+        self._others[number] = name, self._begin()
+        return number
+
+    def rangeEnd(self, number: int, *stream: int) -> None:
+        if number in self._others:
+            self._end(*self._others.pop(number))
+
+    deviceRangeStart, deviceRangeEnd = rangeStartA, rangeEnd
+
+    def markA(self, name: str) -> None:
+        self._end(name, self._begin())

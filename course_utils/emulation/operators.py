@@ -15,6 +15,7 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..not_emulated import CUDA_ONLY, NotEmulated
 from . import choices, sparse
 from .copies import Copies
 from .imports import after_import
@@ -266,9 +267,9 @@ class Operators(TorchDispatchMode):
         if computes:
             try:
                 out = func(*args, **kwargs)
-            except NotImplementedError:  # only CUDA has it, as batch_norm_stats or _cudnn_rnn
+            except NotImplementedError as error:  # only CUDA has it, as batch_norm_stats or _cudnn_rnn
                 if not plan.outputs:
-                    raise
+                    raise NotEmulated(str(CUDA_ONLY._replace(what=plan.name))) from error
             else:
                 return self._tagged(out, device, known)
         return self._tagged(self._outputs(plan, args, kwargs), device, False)

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..clusters import Device
+from ..not_emulated import SYMMETRIC, NotEmulated
 from . import costs, recurrent
 
 SMALL = 1 << 15  # elements: up to here an operator is computed
@@ -75,6 +76,8 @@ class Plans:
             return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
         name = func._schema.name
+        if func.namespace == "symm_mem":
+            raise NotEmulated(str(SYMMETRIC))
         margs, mkwargs = tree_map_only(torch.Tensor, meta, (args, kwargs))
         if "device" in mkwargs or not tensors:
             mkwargs["device"] = torch.device("meta")

@@ -17,7 +17,7 @@ def install(gpus: Gpus) -> None:
     global _gpus
     _gpus = gpus
     for module in (torch.cuda, torch.cuda.streams):
-        for name, own in (("Stream", Stream), ("Event", Event), ("ExternalStream", Stream)):
+        for name, own in (("Stream", Stream), ("Event", Event), ("ExternalStream", ExternalStream)):
             setattr(module, name, own)
     torch.cuda.StreamContext = StreamContext
     torch.cuda.stream = StreamContext
@@ -75,6 +75,11 @@ class Stream:
         event.record(self)
         return event
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority, as torch limits it (c10/cuda/CUDAStream.h). Here they change nothing."""
+        return 0, -3
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other._queue is self._queue
 
@@ -91,6 +96,10 @@ class Stream:
 
     def __exit__(self, *error: Any) -> None:
         self._entered.pop().__exit__(*error)
+
+
+class ExternalStream(Stream):
+    """A stream that another library made, and that nobody can look at here."""
 
 
 class AnyEvent:

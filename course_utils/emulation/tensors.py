@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import _device_constructors
 
+from ..not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from . import attention, recurrent
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
@@ -22,6 +23,10 @@ from .streams import Stream
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INNER = ("_local_tensor", "elem", "_values")  # where a DTensor, a collective's result, a nested tensor have theirs
+
+
+class _NoAddress(NotEmulated, AttributeError):
+    """So that `hasattr` says no."""
 
 
 class Factories(TorchFunctionMode):
@@ -71,6 +76,7 @@ def install(gpus: Gpus) -> Operators:
     _patch_answers(gpus)
     _patch_reads()
     _patch_storage(gpus)
+    _patch_exports()
     _patch_functions()
     attention.install(gpus)
     recurrent.install()
@@ -215,14 +221,12 @@ def _patch_answers(gpus: Gpus) -> None:
         found = tagged(self)
         return torch.device("cuda", found.device) if found is not None else real_device.__get__(self)
 
-    def make_wrapper(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+    def make_wrapper(cls: Any, *args: Any, **kwargs: Any) -> Any:
         """C++ would ask a driver for the streams of what lies on a GPU."""
-        by_place = len(args) > 6  # as nested tensors have it
-        device = args[6] if by_place else device
-        here = "cpu" if device is not None and torch.device(device).type == "cuda" else device
-        if by_place:
-            return real_wrapper(cls, *args[:6], here, *args[7:], **kwargs)
-        return real_wrapper(cls, *args, device=here, **kwargs)
+        if (device := kwargs.get("device")) is not None and torch.device(device).type == "cuda":
+            kwargs["device"] = "cpu"
+        on_gpus = (isinstance(x, torch.device) and x.type == "cuda" for x in args)
+        return real_wrapper(cls, *("cpu" if is_one else x for x, is_one in zip(args, on_gpus, strict=True)), **kwargs)
 
     def record_stream(self: torch.Tensor, stream: Stream) -> None:
         """Memory counts as free once its tensor is gone, as torch's allocator counts it, so there's nothing to do."""
@@ -269,7 +273,13 @@ def _patch_reads() -> None:
 def _patch_storage(gpus: Gpus) -> None:
     """A storage's size may change in place, as FSDP frees by it; it may be copied, saved and loaded."""
     storage: Any = torch.UntypedStorage
-    real_resize, real_clone = storage.resize_, storage.clone
+    real_new, real_resize, real_clone = storage.__new__, storage.resize_, storage.clone
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or torch.device(device).type != "cuda":
+            return real_new(cls, *args, **kwargs)
+        return tagged(real_new(cls, *args, **{**kwargs, "device": "cpu"}), gpus.index(device))
 
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         found = block_of(self)
@@ -301,12 +311,42 @@ def _patch_storage(gpus: Gpus) -> None:
     def restored(self: Any, location: str) -> Any:
         return tagged(self, gpus.index(location)) if location.startswith("cuda") else None
 
+    storage.__new__ = staticmethod(new)
     storage.resize_, storage.clone, storage.cuda = resize_, clone, cuda
     torch.serialization.register_package(
         5,
         lambda saved: f"cuda:{b.device}" if (b := block_of(getattr(saved, "_untyped_storage", saved))) else None,
         restored,
     )
+
+
+def _patch_exports() -> None:
+    """What gives a tensor's memory to another library or to another process."""
+    tensor: Any = torch.Tensor
+    storage: Any = torch.UntypedStorage
+    real_interface, real_share, real_shared = tensor.__cuda_array_interface__, storage.share_memory_, storage.is_shared
+
+    def interface(self: torch.Tensor) -> Any:
+        if block(self) is not None:
+            raise _NoAddress(str(ADDRESSES))
+        return real_interface.__get__(self)
+
+    def unless_there(real: Callable[..., Any], limit: Limit) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def give(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (block(self) if isinstance(self, torch.Tensor) else block_of(self)) is not None:
+                raise NotEmulated(str(limit))
+            return real(self, *args, **kwargs)
+
+        return give
+
+    tensor.__cuda_array_interface__ = property(interface)
+    tensor.__dlpack__ = unless_there(tensor.__dlpack__, ADDRESSES)
+    torch.to_dlpack = torch.utils.dlpack.to_dlpack = unless_there(torch.utils.dlpack.to_dlpack, ADDRESSES)
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_"):  # what a queue calls
+        setattr(storage, name, unless_there(getattr(storage, name), PROCESSES))
+    storage.share_memory_ = lambda self: self if block_of(self) is not None else real_share(self)
+    storage.is_shared = lambda self: block_of(self) is not None or real_shared(self)
 
 
 def _patch_functions() -> None:
