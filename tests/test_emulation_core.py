@@ -117,6 +117,18 @@ FAULTS: dict[str, tuple[int, str, str, str]] = {
         "torch.ones(3, device='cuda') + torch.ones(3, device=device())",
         "same device.*cuda:0 and cuda:1",
     ),
+    "all ranks on the first GPU": (
+        2,
+        "torch.cuda.set_device(device())\n",
+        "device = lambda: 'cuda'\n",
+        "ranks 0 and 1 both use GPU 0 of their node.*set_device",
+    ),
+    "CUDA_VISIBLE_DEVICES that leaves one GPU": (
+        1,
+        "torch.cuda.set_device(device())",
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '1'; torch.cuda.set_device(1)",
+        "invalid device ordinal.*CUDA_VISIBLE_DEVICES leaves 1",
+    ),
     "a worker that uses the GPU": (
         1,
         "    loss.b",

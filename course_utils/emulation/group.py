@@ -285,7 +285,10 @@ class EmulatedGroup(dist.ProcessGroup):
             meeting.record(self.getGroupName(), self.number, kind, tensors, root)
             share = float(links.sharing(_gpus.cluster, self.ranks, _groups))
             ready = max(ready, self.free)  # behind this group's earlier collectives
-            rows = self.meeting.exchange(words, ready, share)
+            place = -1.0 if device is None else float(_gpus.seen[device])
+            rows = self.meeting.exchange(words, ready, share, place)
+        if (twice := meeting.on_one_gpu(_gpus.cluster, self.ranks, rows)) and dist.get_backend(self) != "gloo":
+            raise RuntimeError(twice)
         start = max(row[0] for row in rows)
         end = start + links.seconds(kind, nbytes, self._route(int(max(row[1] for row in rows))))
         if device is not None:
