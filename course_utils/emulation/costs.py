@@ -17,6 +17,19 @@ from ..clusters import Device
 aten = torch.ops.aten
 _NAMES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+# These overwrite all that they write to, and don't read what it held.
+OVERWRITES = {
+    aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_, aten.exponential_,
+    aten._foreach_zero_, aten._foreach_copy_,
+}  # fmt: skip
+# These take nothing but the shape of their tensor, and these only memory: they start no kernel.
+_LIKE = {
+    aten.zeros_like, aten.ones_like, aten.full_like, aten.rand_like, aten.randn_like, aten.randint_like, aten.new_zeros,
+    aten.new_ones, aten.new_full,
+}  # fmt: skip
+_EMPTY = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
 # CUDA's fused attention skips the half above the diagonal; where `is_causal` stands among the arguments.
@@ -84,11 +97,24 @@ def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -
 
 
 def traffic(func: Any, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> float:
-    """Bytes that an operator reads and writes. Of an expanded tensor only what it has counts, of a table of which rows
-    are taken only those."""
+    """Bytes that an operator reads and writes; `read` has all tensors that it's given. Of an expanded tensor only what
+    it has counts, of a table of which rows are taken only those."""
+    if func._overloadpacket in _LIKE:
+        read = ()
+    if func._overloadpacket in OVERWRITES or any(argument.is_out for argument in func._schema.arguments):
+        read = _without(read, written)
     if func._overloadpacket in _ROWS and written:
         return float(2 * sum(map(_nbytes, written)) + sum(map(_nbytes, read[1:])))
     return float(sum(map(_nbytes, read)) + sum(map(_nbytes, written)))
+
+
+def _without(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """`read`, where what's written is left out once: it may be read as well, as in `torch.add(a, b, out=a)`."""
+    left = list(read)
+    for t in written:
+        if (at := next((i for i, other in enumerate(left) if other is t), None)) is not None:
+            del left[at]
+    return left
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
@@ -101,7 +127,10 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def launches(func: Any, lists: Sequence[Sequence[torch.Tensor]]) -> int:
-    """How many kernels an operator starts: 1, or for an operator on lists of tensors what its chunks take."""
+    """How many kernels an operator starts: 1, or for an operator on lists of tensors what its chunks take. 0 for what
+    only takes memory."""
+    if func._overloadpacket in _EMPTY:
+        return 0
     if not lists or "foreach" not in func._schema.name and "fused" not in func._schema.name:
         return 1
     a_launch = _TENSORS_A_LAUNCH[min(len(lists), 5) - 1]

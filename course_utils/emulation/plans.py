@@ -83,9 +83,12 @@ class Plans:
         nbytes = costs.traffic(func, tensors, [*new, *changed])
         floats = [t.dtype for t in tensors + results if t.dtype.is_floating_point]
         lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
+        launches = costs.launches(func, lists)
         seconds = max(
-            costs.seconds(self.device, func, flops, nbytes, floats[0] if floats else torch.float32),
-            self.device.launch_s * costs.launches(func, lists),
+            costs.seconds(self.device, func, flops, nbytes, floats[0] if floats else torch.float32)
+            if launches
+            else 0.0,
+            self.device.launch_s * launches,
         )
         specs = tuple((o.shape, tuple(o.stride()), o.dtype) if isinstance(o, torch.Tensor) else o for o in outs)
         small = all(t.numel() <= SMALL for t in [*tensors, *results])
