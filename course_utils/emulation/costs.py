@@ -24,6 +24,19 @@ _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 _RECURRENT = (aten._cudnn_rnn, aten._cudnn_rnn_backward)
 # What torch's counter doesn't know.
 _FLOPS = {aten._cudnn_rnn: recurrent.flops, aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2)}
+# These overwrite all that they write to, and don't read what it held.
+OVERWRITES = {
+    aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_, aten.exponential_,
+    aten._foreach_zero_, aten._foreach_copy_,
+}  # fmt: skip
+# These take nothing but the shape of their tensor, and these only memory: they start no kernel.
+_LIKE = {
+    aten.zeros_like, aten.ones_like, aten.full_like, aten.rand_like, aten.randn_like, aten.randint_like, aten.new_zeros,
+    aten.new_ones, aten.new_full,
+}  # fmt: skip
+_EMPTY = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
 _PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}  # where their matrices start
@@ -175,11 +188,24 @@ def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any], name: str) ->
 
 
 def traffic(func: Any, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> float:
-    """Bytes that an operator reads and writes. Of an expanded tensor only what it has counts, of a table of which rows
-    are taken only those."""
+    """Bytes that an operator reads and writes; `read` has all tensors that it's given. Of an expanded tensor only what
+    it has counts, of a table of which rows are taken only those."""
+    if func._overloadpacket in _LIKE:
+        read = ()
+    if func._overloadpacket in OVERWRITES or any(argument.is_out for argument in func._schema.arguments):
+        read = _without(read, written)
     if func._overloadpacket in _ROWS and written:
         return float(2 * sum(map(_nbytes, written)) + sum(map(_nbytes, read[1:])))
     return float(sum(map(_nbytes, read)) + sum(map(_nbytes, written)))
+
+
+def _without(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """`read`, where what's written is left out once: it may be read as well, as in `torch.add(a, b, out=a)`."""
+    left = list(read)
+    for t in written:
+        if (at := next((i for i, other in enumerate(left) if other is t), None)) is not None:
+            del left[at]
+    return left
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
@@ -193,7 +219,9 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 def launches(func: Any, args: Sequence[Any]) -> int:
     """How many kernels an operator starts one after the other: 1, or for an operator on lists of tensors what its
-    chunks take, or what recurrent layers do."""
+    chunks take, or what recurrent layers do. 0 for what only takes memory."""
+    if func._overloadpacket in _EMPTY:
+        return 0
     if func._overloadpacket in _RECURRENT:
         named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
         return recurrent.kernels(args[0], named["num_layers"], named["batch_first"], named["batch_sizes"])

@@ -120,7 +120,7 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
     bf16 = gpus.device.capability >= (8, 0)
     arch = "sm_{}{}".format(*gpus.device.capability)
     return {
-        "is_available": lambda: not gpus.forked,
+        "is_available": lambda: not gpus.forked and gpus.count > 0,
         "device_count": lambda: gpus.count,
         "_device_count_nvml": lambda: gpus.count,
         "_is_compiled": lambda: True,
@@ -147,7 +147,7 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "get_arch_list": lambda: [arch],
         "ipc_collect": lambda: None,
-        "_get_nvml_device_index": lambda device: gpus.index(device),
+        "_get_nvml_device_index": lambda device: gpus.seen[gpus.index(device)],
         "set_sync_debug_mode": watch,
         "get_sync_debug_mode": lambda: 0,
     }

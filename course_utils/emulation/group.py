@@ -307,11 +307,14 @@ class EmulatedGroup(dist.ProcessGroup):
             share = links.sharing(_gpus.cluster, self.ranks, _groups)
             ready = max(ready, self.free)  # behind this group's earlier collectives
             balance = 0.0 if splits is None else meeting.balance(self.rank_, *splits)
-            rows = self.meeting.exchange(called, ready, share, large, nbytes, balance, self.post.open)
+            place = -1.0 if device is None else float(_gpus.seen[device])
+            rows = self.meeting.exchange(called, ready, share, large, nbytes, balance, self.post.open, place)
             if not sum(row[5] for row in rows):
                 self.post.arrive()
             if splits is not None and sum(row[4] for row in rows) % meeting.PRIME and len(rows) == self.size_:
                 self.meeting.say_splits(*splits)
+        if (twice := meeting.on_one_gpu(_gpus.cluster, self.ranks, rows)) and dist.get_backend(self) != "gloo":
+            raise RuntimeError(twice)
         start, groups, any_large, most = (max(row[i] for row in rows) for i in range(4))
         end = start + links.seconds(kind, most, self._route(int(groups)))
         if device is not None:

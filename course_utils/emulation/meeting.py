@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..clusters import Cluster
 from ..collectives import Call, disagreement
 from .plans import SMALL
 from .state import HERE, block
@@ -140,6 +141,21 @@ class Alone:
 
     def _nothing_comes(self, source: int) -> RuntimeError:
         return RuntimeError(f"only rank 0 of {self.size} runs here, so nothing can come from rank {source}")
+
+
+def on_one_gpu(cluster: Cluster, ranks: Sequence[int], rows: Sequence[Sequence[float]]) -> str:
+    """What to say if two ranks of a node come with tensors on the same GPU, which NCCL refuses; otherwise empty. Each
+    row's last number is the rank's GPU, below 0 for the CPU."""
+    first: dict[tuple[int, float], int] = {}
+    for rank, row in zip(ranks, rows, strict=False):
+        other = first.setdefault((cluster.node_of(rank), row[-1]), rank)
+        if other != rank and row[-1] >= 0:
+            return (
+                f"NCCL error (emulated), invalid usage: ranks {other} and {rank} both use GPU {row[-1]:.0f} of their"
+                " node, and NCCL wants another one for each. Before anything uses a GPU, call"
+                ' torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
+            )
+    return ""
 
 
 class _Done:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..not_emulated import CUDA_ONLY, NotEmulated
 from . import choices, sparse
 from .copies import Copies
+from .costs import OVERWRITES
 from .imports import after_import
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
 from .remarks import NOT_COMPUTED, say
@@ -40,8 +41,6 @@ _BY_VALUE = {
 }  # fmt: skip
 # Indices may lie on the CPU.
 _INDEXING = {aten.index, aten.index_put_, aten.index_put, aten._unsafe_index, aten.index_fill_}
-# These overwrite all that they write to, so that it doesn't matter what it held.
-_OVERWRITE = {aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_}
 _OWN_NAMESPACES = ("c10d", "_dtensor")
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 _NO_SUBCLASS = torch._C._disabled_torch_dispatch_impl
@@ -258,7 +257,7 @@ class Operators(TorchDispatchMode):
             return self._tagged(out, device, False)
         computes = plan.small or (plan.whole and known)
         if func is not _CHECK:
-            overwritten = func._overloadpacket in _OVERWRITE and all(b is None or b.computed for b in blocks[1:])
+            overwritten = func._overloadpacket in OVERWRITES and all(b is None or b.computed for b in blocks[1:])
             for t, b in zip(changed, changed_blocks, strict=False):
                 if overwritten and (computes or func is aten.zero_.default):
                     b.computed = b.computed or t.numel() * t.element_size() == b.nbytes
@@ -334,6 +333,8 @@ class Operators(TorchDispatchMode):
         wanted = target if isinstance(target, int) else None
         if func in _COPIES:
             return blocks[0].device if func is _COPIES[0] and blocks[0] is not None else min(indices, default=wanted)
+        if target is not None and any(argument.name == "device" for argument in func._schema.arguments):
+            return wanted  # what it makes lies where the call says, whatever it's like
         if not tensors or target is not None:
             return wanted if not indices else min(indices)
         if not indices:

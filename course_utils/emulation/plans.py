@@ -103,8 +103,9 @@ class Plans:
         nbytes = costs.traffic(func, tensors, [*new, *changed])
         dtype = next((t.dtype for t in tensors + results if t.dtype.is_floating_point), torch.float32)
         flops *= costs.unaligned(self.device, func, margs, out, dtype)
+        launches = costs.launches(func, args)
         seconds = max(
-            costs.seconds(self.device, func, flops, nbytes, dtype), self.device.launch_s * costs.launches(func, args)
+            costs.seconds(self.device, func, flops, nbytes, dtype) if launches else 0.0, self.device.launch_s * launches
         )
         moved = costs.reordered(self.device, func, margs, outs, dtype)
         seconds += moved / (self.device.memory_Bps * self.device.memory_reached)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -15,6 +17,7 @@ _NOT_THE_PROGRAMS = (OURS, TORCHS, "<", os.path.dirname(os.__file__))  # the las
 _PYTHONS = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 NOT_COMPUTED = "a value is read that was not computed, so it means nothing"
 _said: set[tuple[str, str]] = set()
+_unsaid: set[str] = set()  # kinds of remarks that nobody needs now
 
 
 @functools.cache
@@ -46,9 +49,23 @@ def program_line() -> str:
     return "torch"
 
 
+def without(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, about which nothing of this kind is said."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _unsaid.add(kind)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _unsaid.discard(kind)
+
+    return call
+
+
 def say(kind: str, text: str) -> None:
     """Print a remark, once of its kind for each line of the program."""
     line = program_line()
-    if (kind, line) not in _said:
+    if kind not in _unsaid and (kind, line) not in _said:
         _said.add((kind, line))
         print(f"emulated: {text} ({line})", file=sys.stderr, flush=True)

@@ -92,9 +92,10 @@ class Gpus:
     def __init__(self, cluster: Cluster, rank: int = 0, world_size: int = 1):
         self.cluster, self.device = cluster, cluster.device_of(rank)
         self.rank, self.world_size = rank, world_size
-        self.count = max(1, cluster.count // cluster.nodes)
+        self.in_node = max(1, cluster.count // cluster.nodes)
+        self._seen: list[int] | None = None
         self.clock = Clock()
-        self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.count)]
+        self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.in_node)]
         self.kind = "activations"  # of what is allocated next
         self.defaults: dict[int, Queue] = {}
         self.forked = False
@@ -109,6 +110,24 @@ class Gpus:
 
     def _where(self) -> tuple[float, str]:
         return self.clock.host, program_line()
+
+    @property
+    def seen(self) -> list[int]:
+        """The GPUs of the node that the program sees, by their numbers there: all of them, or those that it names in
+        CUDA_VISIBLE_DEVICES before it first uses one. As in CUDA, what follows a wrong number isn't seen."""
+        if self._seen is not None:
+            return self._seen
+        named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        known = {str(index): index for index in range(self.in_node)}
+        found = [known.get(name.strip()) for name in named] if named != [""] else [*known.values()]
+        found = found[: found.index(None)] if None in found else found
+        if self.initialized:
+            self._seen = found
+        return found
+
+    @property
+    def count(self) -> int:
+        return len(self.seen)
 
     @property
     def current(self) -> int:
@@ -142,6 +161,8 @@ class Gpus:
                 " 'spawn' start method"
             )
         self.initialized = True
+        if not self.seen:
+            raise RuntimeError("No CUDA GPUs are available: CUDA_VISIBLE_DEVICES names none of the emulated ones")
         if device is None:
             return self.current
         if isinstance(device, (str, torch.device)):
@@ -152,7 +173,9 @@ class Gpus:
         else:
             found = int(getattr(device, "index", device))
         if found >= self.count:
-            has = f"{self.cluster.label} has {self.count} in a node"
+            has = f"{self.cluster.label} has {self.in_node} in a node"
+            if self.count < self.in_node:
+                has = f"CUDA_VISIBLE_DEVICES leaves {self.count}"
             error = torch.AcceleratorError(f"CUDA error: invalid device ordinal (cuda:{found}, and {has})")
             error.error_code = 101
             raise error

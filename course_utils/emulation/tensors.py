@@ -16,7 +16,7 @@ from ..not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from . import attention, recurrent
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
-from .remarks import NOT_COMPUTED, say
+from .remarks import NOT_COMPUTED, say, without
 from .state import Block, Gpus, block, block_of, host
 from .streams import Stream
 
@@ -125,7 +125,7 @@ def _patch_default(gpus: Gpus, operators: Operators) -> None:
 
 def _patch_moves(gpus: Gpus, operators: Operators) -> None:
     tensor: Any = torch.Tensor
-    real_to = tensor.to
+    real_to, real_type_as = tensor.to, tensor.type_as
 
     def moved(
         self: torch.Tensor, where: torch.device | None, dtype: Any, non_blocking: bool, copy: bool, memory_format: Any
@@ -190,7 +190,12 @@ def _patch_moves(gpus: Gpus, operators: Operators) -> None:
         out.untyped_storage()._course_pinned = True
         return out
 
-    tensor.to, tensor.cuda, tensor.cpu, tensor.pin_memory = to, cuda, cpu, pin_memory
+    def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if type(self) not in _PLAIN or type(other) not in _PLAIN:
+            return real_type_as(self, other)
+        return self.to(other.device, other.dtype)
+
+    tensor.to, tensor.cuda, tensor.cpu, tensor.pin_memory, tensor.type_as = to, cuda, cpu, pin_memory, type_as
 
 
 class _Move(torch.autograd.Function):
@@ -360,3 +365,6 @@ def _patch_functions() -> None:
         return torch.native_dropout(input, p, True)[0]  # keeps a mask of one byte an element
 
     functional.dropout = dropout
+    # It draws again as long as a number is too large, and of those that weren't drawn none is.
+    init: Any = torch.nn.init
+    init._no_grad_trunc_normal_ = without("value", init._no_grad_trunc_normal_)
