@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
+import numbers
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -88,6 +90,64 @@ class Words:
 def guessed(guess: Any) -> bool:
     """Whether the reader replaced the three dots."""
     return guess is not ... and guess is not None
+
+
+def bet(
+    guess: Any,
+    truth: float | str,
+    close: str,
+    over: str = "",
+    under: str = "",
+    unit: str = "",
+    *,
+    within: float = 0.2,
+    traps: Mapping[float | str, str] | None = None,
+    none: str = "",
+    kind: str = "a number",
+) -> str:
+    """What a page says to a reader's bet, a sentence or two: `none` if there's no bet, `close` if it's right, otherwise
+    `over` or `under`. A sentence that begins with a small letter goes on after a colon: `You said 3: good eye.`
+
+    A number is right if it's less than the part `within` of the truth away from it, or equal to it for 0. It may come
+    as text, with its unit. `traps` have answers to certain bets, which come before all others; where the truth is a
+    word, they are the other words that one can say. `kind` says what to bet if it was something else.
+    """
+    if not guessed(guess):
+        return none
+    traps = traps or {}
+    if isinstance(truth, str):
+        said = str(guess).strip().lower()
+        answers = {str(word).lower(): answer for word, answer in {**traps, truth: close}.items()}
+        if said not in answers:
+            return f"Your bet should be one of these: {', '.join(sorted(answers))}."
+        return _you_said(said, answers[said])
+    number = _number(guess, unit)
+    if number is None:
+        return f"Your bet should be {kind}."
+    shown = f"{number:g}" if abs(number) < 1e4 or number != round(number) else f"{number:,.0f}"
+    trap = next((answer for value, answer in traps.items() if number == value), None)
+    right = number == truth or abs(number - truth) < within * abs(truth)
+    return _you_said(shown + unit, trap or (close if right else over if number > truth else under))
+
+
+def _you_said(what: str, answer: str) -> str:
+    if not answer:
+        return f"You said {what}."
+    return f"You said {what}{': ' if answer[:1].islower() else '. '}{answer}"
+
+
+def _number(guess: Any, unit: str) -> float | None:
+    """A bet as a number, and None if it's none."""
+    if isinstance(guess, str):
+        text = guess.strip().lower().removesuffix(unit.strip().lower()).replace(",", "").strip()
+        guess = float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text) else None
+    if isinstance(guess, bool) or not isinstance(guess, numbers.Real):
+        return None
+    try:
+        number = float(guess)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _HasRoom(Protocol):
