@@ -19,9 +19,8 @@ import lesson_04
 from course_utils import Run, Samples, Sweep, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
-from course_utils.pages import AT_ONCE, SENTENCE_ENDS
+from course_utils.pages import AT_ONCE, SENTENCE_ENDS, Diff
 from course_utils.results import RankResult
-from lesson_04.changed_lines import Diff
 
 
 def test_diff_counts_lines(tmp_path):

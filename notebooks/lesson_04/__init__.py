@@ -13,9 +13,8 @@ from typing import Any
 from course_utils import Run, Samples, claim, figures, launch, more_checks, published, sweep
 from course_utils.clusters import cluster
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, diff, disturbed, figure_first, guessed, say, say_disturbed
 
-from .changed_lines import diff
 from .speeds import conclusive, images_per_s, on_record, rate, rates_here, recorded_rates, step_s, when  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
