@@ -248,7 +248,7 @@ def what_you_saw(hooks: Run, timeline: Run, skipped: Run) -> Words:
             f"In a timeline {beside:.0%} of the sending ran beside computing. {saved}",
             f"On eight emulated A100 one bucket for all makes a step {slow[ALL_MB] / slow[DEFAULT_MB]:.2f} times as"
             f" long over Ethernet, and {fast[ALL_MB] / fast[DEFAULT_MB]:.2f} times over NVLink.",
-            f"One rank skipped a step. Rank 0 had finished {done[0]} and rank 1 {done[1]} when they stopped, and by then"
+            f"One rank skipped a step. Rank 0 had finished {done[0]} and rank 1 {done[1]} when they stopped. By then"
             " some sums had mixed different steps.",
         ]
     )
