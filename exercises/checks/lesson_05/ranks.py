@@ -24,7 +24,7 @@ def flat(model: nn.Module) -> list[float]:
     return values
 
 
-# --- 05.4: a sum in few messages --------------------------------------------------------------------------------------------
+# --- 05.4: a sum in few messages --------------------------------------------------------------------------------------
 
 
 def few_messages(answer: ModuleType, given: list[SumCase]) -> None:
