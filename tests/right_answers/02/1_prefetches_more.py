@@ -28,15 +28,8 @@ def collate(samples):
 def main(dataset: Dataset, step: Callable, epochs: int, cores: int, device: torch.device) -> None:
     gpu = device.type != "cpu"
     workers = cores - 1 if cores > 1 else 1
-    loader = DataLoader(
-        dataset,
-        batch_sampler=Shuffled(len(dataset), 8),
-        collate_fn=collate,
-        num_workers=workers,
-        persistent_workers=True,
-        prefetch_factor=4,
-        pin_memory=gpu,
-    )
+    loader = DataLoader(dataset, batch_sampler=Shuffled(len(dataset), 8), collate_fn=collate, num_workers=workers,
+                        persistent_workers=True, prefetch_factor=4, pin_memory=gpu)
     for _ in range(epochs):
         for batch in loader:
             images, labels = (part.to(device=device, non_blocking=gpu) for part in batch)

@@ -21,9 +21,7 @@ def scatter(value: Any, n: int) -> list[Any]:
         return [value for _ in range(n)]
     (rows,) = lengths  # more than one raises ValueError
     step = math.ceil(rows / n)
-    return [
-        visit(value, lambda v, a=a: v[a : a + step] if isinstance(v, torch.Tensor) else v) for a in range(0, rows, step)
-    ]
+    return [visit(value, lambda v, a=a: v[a : a + step] if isinstance(v, torch.Tensor) else v) for a in range(0, rows, step)]
 
 
 def gather(outputs: list[Any]) -> Any:

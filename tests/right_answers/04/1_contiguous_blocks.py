@@ -1,9 +1,7 @@
 import random
 
 
-def shard(
-    n_samples: int, rank: int, world_size: int, epoch: int, seed: int = 0, shuffle: bool = True, drop_last: bool = False
-) -> list[int]:
+def shard(n_samples: int, rank: int, world_size: int, epoch: int, seed: int = 0, shuffle: bool = True, drop_last: bool = False) -> list[int]:
     order = list(range(n_samples))
     if shuffle:
         random.Random(f"{seed}/{epoch}").shuffle(order)

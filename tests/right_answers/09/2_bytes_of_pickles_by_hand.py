@@ -9,20 +9,12 @@ import torch.distributed as dist
 
 def save_run(parts: dict[str, Any], epoch: int, batches: int) -> dict[str, Any]:
     kind, keys, position, has_gauss, gauss = np.random.get_state()
-    mine = [
-        random.getstate(),
-        [kind, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss],
-        torch.get_rng_state(),
-    ]
+    mine = [random.getstate(), [kind, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, gauss], torch.get_rng_state()]
     everyone = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(mine, everyone, dst=0)
     if dist.get_rank() != 0:
         return {}
-    return (
-        {f"part {name}": part.state_dict() for name, part in parts.items()}
-        | {f"rank {r}": s for r, s in enumerate(everyone)}
-        | {"at": (epoch, batches)}
-    )
+    return {f"part {name}": part.state_dict() for name, part in parts.items()} | {f"rank {r}": s for r, s in enumerate(everyone)} | {"at": (epoch, batches)}
 
 
 def load_run(parts: dict[str, Any], saved: dict[str, Any]) -> tuple[int, int]:

@@ -14,9 +14,7 @@ class ShardedOptimizer:
 
     @torch.no_grad()
     def step(self):
-        gradient = torch.nn.functional.pad(
-            torch.cat([p.grad.reshape(-1) for p in self.params]) / self.n, (0, self.missing)
-        )
+        gradient = torch.nn.functional.pad(torch.cat([p.grad.reshape(-1) for p in self.params]) / self.n, (0, self.missing))
         self.mine.grad = torch.zeros_like(self.mine)
         dist.reduce_scatter(self.mine.grad, [g.clone() for g in gradient.chunk(self.n)])
         self.inner.step()

@@ -1,9 +1,7 @@
 from collections.abc import Callable
 
 
-def choose_nodes(
-    step_s: dict[int, float], steps: int, deadline_h: float, budget_node_h: float, queue_h: Callable[[int], float]
-) -> int | None:
+def choose_nodes(step_s: dict[int, float], steps: int, deadline_h: float, budget_node_h: float, queue_h: Callable[[int], float]) -> int | None:
     def charged(n: int) -> float:
         return round(n * step_s[n] * steps / 3600, 9)
 

@@ -1,9 +1,7 @@
 from collections.abc import Callable
 
 
-def choose_nodes(
-    step_s: dict[int, float], steps: int, deadline_h: float, budget_node_h: float, queue_h: Callable[[int], float]
-) -> int | None:
+def choose_nodes(step_s: dict[int, float], steps: int, deadline_h: float, budget_node_h: float, queue_h: Callable[[int], float]) -> int | None:
     best = None
     for nodes in step_s:
         hours = step_s[nodes] * steps / 3600

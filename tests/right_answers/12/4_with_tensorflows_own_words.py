@@ -10,6 +10,4 @@ def replica_loss(per_image: Any, kernel: Any, global_batch: int) -> Any:
     kernel     the weights that are penalised
     """
     penalty = 0.01 * tf.nn.l2_loss(kernel)
-    return tf.nn.compute_average_loss(per_image, global_batch_size=global_batch) + tf.nn.scale_regularization_loss(
-        penalty
-    )
+    return tf.nn.compute_average_loss(per_image, global_batch_size=global_batch) + tf.nn.scale_regularization_loss(penalty)
