@@ -110,46 +110,45 @@ def bet(
     under: str = "",
     unit: str = "",
     *,
-    within: float = 0.2,
-    traps: Mapping[float | str, str] | None = None,
+    within: float | tuple[float, float] = 0.2,
+    traps: Mapping[float | tuple[float, float] | str, str] | None = None,
     none: str = "",
-    kind: str = "a number",
+    kind: str = "",
+    positive: bool = False,
 ) -> str:
     """What a page says to a reader's bet, a sentence or two: `none` if there's no bet, `close` if it's right, otherwise
-    `over` or `under`. A sentence that begins with a small letter goes on after a colon: `You said 3: good eye.`
+    `over` or `under`, or `over` for both. A sentence that begins with a small letter goes on after a colon, `You said
+    3: good eye.`, and one that begins with a comma goes on at once.
 
-    A number is right if it's less than the part `within` of the truth away from it, or equal to it for 0. It may come
-    as text, with its unit. `traps` have answers to certain bets, which come before all others; where the truth is a
-    word, they are the other words that one can say. `kind` says what to bet if it was something else.
+    A number is right if it's less than the part `within` of the truth away from it, or equal to it for 0; `within` can
+    also be a range, such as `(0.5 * truth, 2 * truth)`. It may come as text, with its unit. `traps` have answers to
+    certain bets, or to those in a range; only the truth itself comes before them. Where the truth is a word, they are
+    the other words that one can say. A range begins with its first number and ends before its second. `kind` says what
+    to bet if it was something else, such as a number below zero, or 0 if it has to be `positive`.
     """
     if not guessed(guess):
         return none
-    traps = traps or {}
     if isinstance(truth, str):
-        said = str(guess).strip().lower()
-        answers = {str(word).lower(): answer for word, answer in {**traps, truth: close}.items()}
-        if said not in answers:
-            return f"Your bet should be one of these: {', '.join(sorted(answers))}."
-        return _you_said(said, answers[said])
-    number = _number(guess, unit)
-    if number is None:
-        return f"Your bet should be {kind}."
-    shown = f"{number:g}" if abs(number) < 1e4 or number != round(number) else f"{number:,.0f}"
-    trap = next((answer for value, answer in traps.items() if number == value), None)
-    right = number == truth or abs(number - truth) < within * abs(truth)
-    return _you_said(shown + unit, trap or (close if right else over if number > truth else under))
+        answers = {str(word).lower(): answer for word, answer in {**(traps or {}), truth: close}.items()}
+        text = guess.strip().lower() if isinstance(guess, str) else ""
+        words = [word for word in answers if word == text] or [word for word in answers if word in text]
+        if len(words) != 1:
+            return f"Your bet should be {kind or 'one of these: ' + ', '.join(sorted(answers))}."
+        return _you_said(words[0], answers[words[0]])
+    number = as_number(guess, unit)
+    if number is None or (positive and number == 0):
+        return f"Your bet should be {kind or 'a number'}."
+    trap = next((answer for value, answer in (traps or {}).items() if _lies(number, value)), "")
+    near = _lies(number, within) if isinstance(within, tuple) else abs(number - truth) < within * abs(truth)
+    answer = close if near else over if number > truth else under or over
+    shown = f"{number:,.0f}" if 1e3 <= number < 1e15 and number.is_integer() else f"{number:g}"
+    return _you_said(shown + unit, close if number == truth else trap or answer)
 
 
-def _you_said(what: str, answer: str) -> str:
-    if not answer:
-        return f"You said {what}."
-    return f"You said {what}{': ' if answer[:1].islower() else '. '}{answer}"
-
-
-def _number(guess: Any, unit: str) -> float | None:
-    """A bet as a number, and None if it's none."""
+def as_number(guess: Any, unit: str = "") -> float | None:
+    """A bet as a number that isn't below zero, and None if it's none: for a figure, where a bet left open is None."""
     if isinstance(guess, str):
-        text = guess.strip().lower().removesuffix(unit.strip().lower()).replace(",", "").strip()
+        text = re.sub(r",(?=\d{3}\b)", "", guess.strip().lower().removesuffix(unit.strip().lower()).strip())
         guess = float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text) else None
     if isinstance(guess, bool) or not isinstance(guess, numbers.Real):
         return None
@@ -157,7 +156,17 @@ def _number(guess: Any, unit: str) -> float | None:
         number = float(guess)
     except OverflowError:
         return None
-    return number if math.isfinite(number) else None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _lies(number: float, where: float | tuple[float, float] | str) -> bool:
+    """Whether a number is another, or lies in a range."""
+    return where[0] <= number < where[1] if isinstance(where, tuple) else number == where
+
+
+def _you_said(what: str, answer: str) -> str:
+    after = "" if answer.startswith(",") else ": " if answer[:1].islower() else ". "
+    return f"You said {what}{after}{answer}" if answer else f"You said {what}."
 
 
 class _HasRoom(Protocol):
