@@ -112,8 +112,8 @@ def _refuse_in(module: str, names: list[tuple[str, Limit]]) -> None:
 
         setattr(owner, last, refuse)
         for second in () if outer else (module.rpartition(".")[0], getattr(real, "__module__", None)):
-            if getattr(sys.modules.get(second or ""), last, None) is real:
-                setattr(sys.modules[second], last, refuse)
+            if getattr(there := sys.modules.get(second or ""), last, None) is real:
+                setattr(there, last, refuse)
 
 
 def _no_kernels() -> None:

@@ -3,6 +3,7 @@ that lies there."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -119,8 +120,8 @@ class Gpus:
             return self._seen
         named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         known = {str(index): index for index in range(self.in_node)}
-        found = [known.get(name.strip()) for name in named] if named != [""] else [*known.values()]
-        found = found[: found.index(None)] if None in found else found
+        names = [name.strip() for name in named] if named != [""] else [*known]
+        found = [known[name] for name in itertools.takewhile(known.__contains__, names)]
         if self.initialized:
             self._seen = found
         return found

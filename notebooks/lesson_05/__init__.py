@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from types import EllipsisType
+from typing import Any
 
 from course_utils import Machine, Run, Samples, claim, figures, launch, more_checks, predict, traces
 from course_utils.figures.canvas import Figure
@@ -22,7 +23,7 @@ TAKE_HOME = HERE / "take_home" / "05_accumulate.py"
 
 EIGHT, MANY = 8, 1024  # GPUs
 ETHERNET = {"count": EIGHT, "device": "A100", "inside": "ethernet100", "label": "8xA100 over Ethernet"}
-LINKS = {"NVLink": "8xA100", "100 Gbit/s Ethernet": ETHERNET}
+LINKS: dict[str, Any] = {"NVLink": "8xA100", "100 Gbit/s Ethernet": ETHERNET}
 BUCKET_MB = (1, 16, 25, 100, 1000)  # 1000 holds all gradients of this model
 DEFAULT_MB, ALL_MB = 25, BUCKET_MB[-1]
 
