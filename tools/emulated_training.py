@@ -177,7 +177,7 @@ def main() -> None:
             model = DistributedDataParallel(model, device_ids=[device().index])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         if name.startswith(("bert", "gpt2")):
-            optimizer = torch.optim.AdamW(model.parameters(), fused=name.startswith("gpt2"))
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True if name.startswith("gpt2") else None)
         amp = precision.startswith("amp")
         half = torch.bfloat16 if precision.startswith("bf16") else torch.float16
         scaler = torch.amp.GradScaler("cuda", enabled=amp)
