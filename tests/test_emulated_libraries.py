@@ -96,3 +96,56 @@ def test_classes_stay_classes(run: Callable[..., Any], tmp_path: Path) -> None:
         """,
         library=LIBRARY,
     )
+
+
+def test_what_cpp_makes_lies_with_its_tensors(run: Callable[..., Any]) -> None:
+    """Where the CPU has no fused attention, torch's C++ makes the causal mask on the device that it sees, the CPU."""
+    run(
+        """
+        import torch
+        from torch.nn.functional import scaled_dot_product_attention as attention
+
+        for length in (16, 256):  # computed, and not
+            q = torch.randn(2, 4, length, 64, device="cuda", requires_grad=True)
+            for out in (
+                attention(q, q, q, dropout_p=0.1, is_causal=True),
+                attention(q, q, q[..., :32], is_causal=True),
+                attention(q, q[:, :2], q[:, :2], is_causal=True, enable_gqa=True),
+            ):
+                out.sum().backward()
+                assert out.is_cuda and q.grad.is_cuda
+        try:
+            attention(q, q, q, attn_mask=torch.ones(256, 256))
+        except RuntimeError as error:
+            assert "cuda:0 and cpu" in str(error)
+        else:
+            raise AssertionError("a mask of the CPU went through")
+        assert torch.ones(3).device.type == "cpu"
+        """
+    )
+
+
+def test_remarks_name_the_line_of_the_program(run: Callable[..., Any], tmp_path: Path) -> None:
+    """A library that reads a value does so for a line of the program."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "reader.py").write_text("def read(loss):\n    return [loss.item(), float(loss), loss.tolist()]\n")
+    found = run(
+        """
+        import sys, torch
+        from torch.profiler import ProfilerActivity
+        sys.path.append(__file__.replace("program.py", "site-packages"))
+        import reader
+        loss = torch.randn(1000, 1000, device="cuda").sum()
+        reader.read(loss)
+        with torch.autograd.profiler.profile(use_device="cuda") as profile:
+            loss * 2
+        assert profile.key_averages().table(sort_by="self_cuda_time_total")
+        with torch.autograd.profiler.profile():
+            loss * 2
+        """
+    )
+    log = (Path(found.path) / "rank0.log").read_text()
+    said = [line for line in log.splitlines() if line.startswith("emulated:")]
+    assert len(said) == 2 and "(program.py, line 7)" in said[0] and "(program.py, line 8)" in said[1], log
+    assert "driver" not in log

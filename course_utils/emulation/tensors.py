@@ -13,13 +13,15 @@ from torch.utils._device import _device_constructors
 
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
-from .plans import SMALL
+from .plans import SMALL, tensors_in
 from .remarks import say
 from .state import Block, Gpus, block, block_of, host
 from .streams import Stream
 
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+# What C++ puts together of operators, below us, and makes tensors for: on the device that it sees, the CPU.
+_MAKE_MORE = {"new", "new_tensor", "one_hot", "pad_sequence", "quantile", "nanquantile", "vander"}
 _NOT_COMPUTED = "a value is read that was not computed, so it is 0"
 
 
@@ -37,8 +39,11 @@ class Factories(TorchFunctionMode):
         if device is None and self.operators.default is not None and func in _device_constructors():
             device = self.operators.default
             kwargs = {**kwargs, "device": device}
-        if (device is None and not kwargs.get("pin_memory")) or self.operators.off:
+        if self.operators.off:
             return func(*args, **kwargs)
+        if device is None and not kwargs.get("pin_memory"):
+            found = gpu_of(args, kwargs) if name in _MAKE_MORE else None
+            return func(*args, **kwargs) if found is None else self._towards(found, func, args, kwargs)
         if name in ("to", "cuda", "cpu", "pin_memory", "is_pinned", "_parse_to") or active_fake_mode():
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
@@ -50,14 +55,24 @@ class Factories(TorchFunctionMode):
         if name in ("as_tensor", "asarray") and args and isinstance(args[0], torch.Tensor):
             return args[0].to(device, kwargs.get("dtype"))
         target: int | str = self.gpus.index(device) if device.type == "cuda" else "cpu"
+        return self._towards(target, func, args, {**kwargs, "device": torch.device("cpu")})
+
+    def _towards(self, target: int | str, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes, or returns, lies on a GPU, or on the "cpu"."""
         before, self.operators.target = self.operators.target, target
         try:
-            out = func(*args, **{**kwargs, "device": torch.device("cpu")})
+            out = func(*args, **kwargs)
         finally:
             self.operators.target = before
         if target != "cpu" and type(out) in _PLAIN:  # a DTensor's storage is only a number of bytes
             self.gpus.tag(out, int(target))  # made by code below the operators, as torch.tensor does
         return out
+
+
+def gpu_of(*given: Any) -> int | None:
+    """The number of the GPU on which all of these tensors lie; None if they don't lie on one."""
+    lie = {b.device if (b := block(t)) is not None else None for t in tensors_in(given)}
+    return lie.pop() if len(lie) == 1 else None
 
 
 def install(gpus: Gpus) -> Operators:
@@ -69,7 +84,7 @@ def install(gpus: Gpus) -> Operators:
     _patch_answers(gpus)
     _patch_reads()
     _patch_storage(gpus)
-    _patch_functions()
+    _patch_functions(operators)
     _patch_default(gpus, operators)
     let_dtensor_draw()
     enter(gpus, operators)
@@ -278,7 +293,7 @@ def _patch_storage(gpus: Gpus) -> None:
     )
 
 
-def _patch_functions() -> None:
+def _patch_functions(operators: Operators) -> None:
     """Functions for which CUDA has a kernel of its own where the CPU puts several together."""
     functional: Any = torch.nn.functional
     real_attention, real_dropout = functional.scaled_dot_product_attention, functional.dropout
@@ -297,10 +312,16 @@ def _patch_functions() -> None:
                 return parts[0].from_local(own, parts[0].device_mesh, placed[0], run_check=False)
         if dropout_p and query.numel() > SMALL and block(query) is not None:
             dropout_p = 0.0  # the CPU's fused kernel has none, and would give way to one that keeps the whole matrix
-        return real_attention(
-            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-            enable_gqa=enable_gqa,
-        )  # fmt: skip
+        before = operators.target
+        if (found := gpu_of(*parts, attn_mask)) is not None:
+            operators.target = found  # of the mask, too, that C++ makes where the CPU has no fused kernel
+        try:
+            return real_attention(
+                query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+                enable_gqa=enable_gqa,
+            )  # fmt: skip
+        finally:
+            operators.target = before
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         if inplace or not training or not 0 < p < 1 or block(input) is None:
