@@ -149,3 +149,42 @@ def test_remarks_name_the_line_of_the_program(run: Callable[..., Any], tmp_path:
     said = [line for line in log.splitlines() if line.startswith("emulated:")]
     assert len(said) == 2 and "(program.py, line 7)" in said[0] and "(program.py, line 8)" in said[1], log
     assert "driver" not in log
+
+
+def test_functions_that_make_tensors_of_their_own(run: Callable[..., Any]) -> None:
+    """They're put together in C++, out of what this rank sees, and lie where what they got lies."""
+    run(
+        """
+        import torch
+        from torch.nn import functional as F
+
+        for n in (4, 50_000):  # computed, and not
+            x, i = torch.rand(n, 4, device="cuda"), torch.arange(n, device="cuda") % 4
+            one_hot = F.one_hot(i)
+            assert one_hot.is_cuda and one_hot.shape == (n, 4) and one_hot.sum().item() == n
+            made = [x.new_tensor([1.0, 2.0]), x.new(2, 3), x.new([1]), torch.quantile(x[:4], 0.5), torch.vander(x[0]),
+                    torch.nanquantile(x[:4], 0.5, dim=0), torch.nn.utils.rnn.pad_sequence([x, x[:2]])]
+            assert all(t.is_cuda for t in made), made
+            assert made[0].tolist() == [1.0, 2.0] and made[-1].shape == (n, 2, 4)
+        row, column = torch.unravel_index(i, (4, 4))
+        assert torch.linalg.matrix_rank(x[:4]).is_cuda and row.is_cuda and column[3].item() == 3
+        assert torch.equal(made[4].cpu(), torch.vander(x[0].cpu()))
+        held = torch.cuda.memory_allocated()
+        more = F.one_hot(i)
+        assert torch.cuda.memory_allocated() - held == -(-n * 4 * 8 // 512) * 512
+        scores = torch.randn(6, 2, 5, device="cuda", requires_grad=True)
+        targets = torch.ones(2, 3, dtype=torch.long, device="cuda")
+        for lengths in ((torch.full((2,), 6), torch.full((2,), 2)), ([6, 6], [2, 2])):
+            F.ctc_loss(scores.log_softmax(-1), targets, *lengths).backward()
+            assert scores.grad.is_cuda
+        on_cpu = torch.ones(3)
+        assert not any(t.is_cuda for t in (on_cpu.new_tensor([1.0]), on_cpu.new(2), F.one_hot(torch.tensor([1, 2]))))
+        for wrong in (lambda: torch.quantile(x, torch.tensor([0.5])), lambda: on_cpu + x[0, :3]):
+            try:
+                wrong()
+            except RuntimeError as error:
+                assert "same device" in str(error)
+            else:
+                raise AssertionError("mixed devices went through")
+        """
+    )

@@ -30,11 +30,8 @@ _BY_VALUE = {
     aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.unique_consecutive, aten.equal,
     aten.bincount, aten.repeat_interleave,
 }  # fmt: skip
-# Indices may lie on the CPU, and this loss's lengths; its targets as well, where cuDNN has it.
-_INDEXING = {
-    aten.index, aten.index_put_, aten.index_put, aten._unsafe_index, aten.index_fill_,
-    aten._ctc_loss, aten._ctc_loss_backward,
-}  # fmt: skip
+# Indices may lie on the CPU.
+_INDEXING = {aten.index, aten.index_put_, aten.index_put, aten._unsafe_index, aten.index_fill_}
 # These overwrite all that they write to, so that it doesn't matter what it held.
 _OVERWRITE = {aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_}
 _OWN_NAMESPACES = ("c10d", "_dtensor")

@@ -21,7 +21,10 @@ from .streams import Stream
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 # What C++ puts together of operators, below us, and makes tensors for: on the device that it sees, the CPU.
-_MAKE_MORE = {"new", "new_tensor", "one_hot", "pad_sequence", "quantile", "nanquantile", "vander"}
+_MAKE_MORE = {
+    "ctc_loss", "istft", "linalg_matrix_rank", "nanquantile", "new", "new_tensor", "one_hot", "pad_sequence",
+    "quantile", "vander",
+}  # fmt: skip
 _NOT_COMPUTED = "a value is read that was not computed, so it is 0"
 
 
@@ -297,6 +300,7 @@ def _patch_functions(operators: Operators) -> None:
     """Functions for which CUDA has a kernel of its own where the CPU puts several together."""
     functional: Any = torch.nn.functional
     real_attention, real_dropout = functional.scaled_dot_product_attention, functional.dropout
+    real_ctc = functional.ctc_loss
 
     def scaled_dot_product_attention(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
@@ -328,4 +332,22 @@ def _patch_functions(operators: Operators) -> None:
             return real_dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]  # keeps a mask of one byte an element
 
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """CUDA takes lengths that lie on the CPU."""
+        lengths = (
+            x.to(log_probs.device) if isinstance(x, torch.Tensor) else x for x in (input_lengths, target_lengths)
+        )
+        return real_ctc(log_probs, targets, *lengths, *args, **kwargs)
+
     functional.scaled_dot_product_attention, functional.dropout = scaled_dot_product_attention, dropout
+    functional.ctc_loss = ctc_loss
+    inside, split = Factories(operators.gpus, operators), torch.functional._unravel_index
+
+    def unravel_index(*args: Any) -> torch.Tensor:
+        """In Python, where torch has left our mode, and torch.tensor would ask the driver."""
+        with inside:
+            return split(*args)
+
+    torch.functional._unravel_index = unravel_index
