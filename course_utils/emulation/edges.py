@@ -160,14 +160,24 @@ def _compile_as_is() -> None:
 
 def _profile_the_host() -> None:
     """torch.profiler would ask the driver for each operator's times. It sees the host, in real time."""
+    from torch.autograd import profiler
     from torch.profiler import ProfilerActivity
     from torch.profiler.profiler import _KinetoProfile
 
-    real = _KinetoProfile.__init__
+    text = "torch.profiler sees what the host really does; the modelled GPU is in the run's timeline"
+    new: Any = _KinetoProfile
+    old: Any = profiler.profile
+    real, real_old = new.__init__, old.__init__
 
     def init(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
-        say("profiler", "torch.profiler sees what the host really does; the modelled GPU is in the run's timeline")
+        say("profiler", text)
         real(self, activities=[ProfilerActivity.CPU], **kwargs)
 
-    profile: Any = _KinetoProfile
-    profile.__init__ = init
+    def init_old(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, host in (("use_device", None), ("use_cuda", False)):  # the second is older
+            if kwargs.get(name) in ("cuda", True):
+                say("profiler", text)
+                kwargs[name] = host
+        real_old(self, *args, **kwargs)
+
+    new.__init__, old.__init__ = init, init_old

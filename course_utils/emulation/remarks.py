@@ -40,13 +40,19 @@ def _is_the_programs(name: str) -> bool:
 
 
 def program_line() -> str:
-    """Where the program stands: file and line of the innermost frame that is neither torch's, ours nor Python's."""
+    """Where the program stands: file and line of its innermost frame. If there's none, that of a library which is
+    neither torch, ours nor Python's."""
     frame: FrameType | None = sys._getframe(1)
+    librarys = ""
     while frame is not None:
-        if _is_the_programs(frame.f_code.co_filename):
-            return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+        name = frame.f_code.co_filename
+        if _is_the_programs(name):
+            line = f"{os.path.basename(name)}, line {frame.f_lineno}"
+            if "site-packages" not in name and "dist-packages" not in name:
+                return line
+            librarys = librarys or line
         frame = frame.f_back
-    return "torch"
+    return librarys or "torch"
 
 
 def without(kind: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from ..not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from . import attention, recurrent
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
+from .plans import tensors_in
 from .remarks import NOT_COMPUTED, say, without
 from .state import Block, Gpus, block, block_of, host
 from .streams import Stream
@@ -23,6 +24,11 @@ from .streams import Stream
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INNER = ("_local_tensor", "elem", "_values")  # where a DTensor, a collective's result, a nested tensor have theirs
+# What C++ puts together of operators, below us, and makes tensors for: on the device that it sees, the CPU.
+_MAKE_MORE = {
+    "ctc_loss", "istft", "linalg_matrix_rank", "nanquantile", "new", "new_tensor", "one_hot", "pad_sequence",
+    "quantile", "vander",
+}  # fmt: skip
 
 
 class _NoAddress(NotEmulated, AttributeError):
@@ -43,8 +49,11 @@ class Factories(TorchFunctionMode):
         if device is None and self.operators.default is not None and func in _device_constructors():
             device = self.operators.default
             kwargs = {**kwargs, "device": device}
-        if (device is None and not kwargs.get("pin_memory")) or self.operators.off:
+        if self.operators.off:
             return func(*args, **kwargs)
+        if device is None and not kwargs.get("pin_memory"):
+            found = gpu_of(args, kwargs) if name in _MAKE_MORE else None
+            return func(*args, **kwargs) if found is None else self._towards(found, func, args, kwargs)
         if name in ("to", "cuda", "cpu", "pin_memory", "is_pinned", "_parse_to") or active_fake_mode():
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
@@ -56,14 +65,24 @@ class Factories(TorchFunctionMode):
         if name in ("as_tensor", "asarray") and args and isinstance(args[0], torch.Tensor):
             return args[0].to(device, kwargs.get("dtype"))
         target: int | str = self.gpus.index(device) if device.type == "cuda" else "cpu"
+        return self._towards(target, func, args, {**kwargs, "device": torch.device("cpu")})
+
+    def _towards(self, target: int | str, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes, or returns, lies on a GPU, or on the "cpu"."""
         before, self.operators.target = self.operators.target, target
         try:
-            out = func(*args, **{**kwargs, "device": torch.device("cpu")})
+            out = func(*args, **kwargs)
         finally:
             self.operators.target = before
         if target != "cpu" and type(out) in _PLAIN:  # a DTensor's storage is only a number of bytes
             self.gpus.tag(out, int(target))  # made by code below the operators, as torch.tensor does
         return out
+
+
+def gpu_of(*given: Any) -> int | None:
+    """The number of the GPU on which all of these tensors lie; None if they don't lie on one."""
+    lie = {b.device if (b := block(t)) is not None else None for t in tensors_in(given)}
+    return lie.pop() if len(lie) == 1 else None
 
 
 def install(gpus: Gpus) -> Operators:
@@ -77,7 +96,7 @@ def install(gpus: Gpus) -> Operators:
     _patch_reads()
     _patch_storage(gpus)
     _patch_exports()
-    _patch_functions()
+    _patch_functions(operators)
     attention.install(gpus)
     recurrent.install()
     _patch_default(gpus, operators)
@@ -354,17 +373,34 @@ def _patch_exports() -> None:
     storage.is_shared = lambda self: block_of(self) is not None or real_shared(self)
 
 
-def _patch_functions() -> None:
-    """Dropout, for which CUDA has a kernel of its own where the CPU puts several together."""
+def _patch_functions(operators: Operators) -> None:
+    """Functions that CUDA has a kernel for, or that go past our mode."""
     functional: Any = torch.nn.functional
-    real_dropout = functional.dropout
+    real_dropout, real_ctc = functional.dropout, functional.ctc_loss
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         if inplace or not training or not 0 < p < 1 or block(input) is None:
             return real_dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]  # keeps a mask of one byte an element
 
-    functional.dropout = dropout
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """CUDA takes lengths that lie on the CPU."""
+        lengths = (
+            x.to(log_probs.device) if isinstance(x, torch.Tensor) else x for x in (input_lengths, target_lengths)
+        )
+        return real_ctc(log_probs, targets, *lengths, *args, **kwargs)
+
+    functional.dropout, functional.ctc_loss = dropout, ctc_loss
+    inside, split = Factories(operators.gpus, operators), torch.functional._unravel_index
+
+    def unravel_index(*args: Any) -> torch.Tensor:
+        """In Python, where torch has left our mode, and torch.tensor would ask the driver."""
+        with inside:
+            return split(*args)
+
+    torch.functional._unravel_index = unravel_index
     # It draws again as long as a number is too large, and of those that weren't drawn none is.
     init: Any = torch.nn.init
     init._no_grad_trunc_normal_ = without("value", init._no_grad_trunc_normal_)
