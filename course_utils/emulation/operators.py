@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .copies import Copies
-from .costs import OVERWRITES
+from .costs import LIKE, OVERWRITES
 from .imports import after_import
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
 from .remarks import say
@@ -180,15 +180,18 @@ class Operators(TorchDispatchMode):
         if func.is_view or torch.Tag.inplace_view in func.tags or func._overloadpacket in _METADATA:
             return self._same_storage(func, args, kwargs)
         gpus.clock.host += gpus.device.host_s
-        known = all(b.computed for b in blocks if b is not None) and all(
-            h is None or h.computed for t, b in zip(tensors, blocks, strict=True) if b is None for h in [host(t)]
+        alike = func._overloadpacket in LIKE
+        known = alike or all(
+            b.computed if b is not None else (h := host(t)) is None or h.computed
+            for t, b in zip(tensors, blocks, strict=True)
         )
         if func in _COPIES and (kind := self.copies.crossing(func, args, kwargs, self.target)):
             return self.copies.copy(kind, func, args, kwargs, known)
         changed = [t for value in written(func, args, kwargs) for t in tensors_in(value)]
         changed_blocks = [b for t in changed if (b := block(t)) is not None]
         queue = gpus.queue(device)
-        gpus.use(queue, func._schema.name, [b for b in blocks if b and b not in changed_blocks], changed_blocks)
+        read = [b for b in blocks if b and b not in changed_blocks and not alike]
+        gpus.use(queue, func._schema.name, read, changed_blocks)
         if func is _ITEM or func._overloadpacket in _BY_VALUE:
             gpus.clock.wait_for(gpus.clock.mark(queue))
             if not known:

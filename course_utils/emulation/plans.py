@@ -91,7 +91,8 @@ class Plans:
             self.device.launch_s * launches,
         )
         specs = tuple((o.shape, tuple(o.stride()), o.dtype) if isinstance(o, torch.Tensor) else o for o in outs)
-        small = all(t.numel() <= SMALL for t in [*tensors, *results])
+        used = [] if func._overloadpacket in costs.LIKE else tensors
+        small = all(t.numel() <= SMALL for t in [*used, *results])
         whole = not any(t.dtype.is_floating_point or t.dtype.is_complex for t in [*results, *changed])
         nested = len(flat) != len(outs)
         container = type(out) if isinstance(out, (tuple, list)) else None
