@@ -190,11 +190,12 @@ REMARKS: dict[str, tuple[str, list[str]]] = {
         dist.init_process_group()
         x = torch.randn(100_000, device=device())
         work = dist.all_reduce(x, async_op=True)
+        torch.zeros_like(x), torch.empty_like(x)
         x + 1
         work.wait()
         x + 2
         """,
-        ["a race: aten::add uses a tensor that a collective still fills.*line 8"],
+        ["a race: aten::add uses a tensor that a collective still fills.*line 9"],
     ),
     "a copy that may not be there": (
         """

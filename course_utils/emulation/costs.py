@@ -29,13 +29,13 @@ OVERWRITES = {
     aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_, aten.exponential_,
     aten._foreach_zero_, aten._foreach_copy_,
 }  # fmt: skip
-# These take nothing but the shape of their tensor, and these only memory: they start no kernel.
-_LIKE = {
-    aten.zeros_like, aten.ones_like, aten.full_like, aten.rand_like, aten.randn_like, aten.randint_like, aten.new_zeros,
-    aten.new_ones, aten.new_full,
-}  # fmt: skip
+# These start no kernel, they only take memory; and these read nothing of their tensor but its shape.
 _EMPTY = {
     aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
+LIKE = _EMPTY | {
+    aten.zeros_like, aten.ones_like, aten.full_like, aten.rand_like, aten.randn_like, aten.randint_like, aten.new_zeros,
+    aten.new_ones, aten.new_full,
 }  # fmt: skip
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
@@ -190,7 +190,7 @@ def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any], name: str) ->
 def traffic(func: Any, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> float:
     """Bytes that an operator reads and writes; `read` has all tensors that it's given. Of an expanded tensor only what
     it has counts, of a table of which rows are taken only those."""
-    if func._overloadpacket in _LIKE:
+    if func._overloadpacket in LIKE:
         read = ()
     if func._overloadpacket in OVERWRITES or any(argument.is_out for argument in func._schema.arguments):
         read = _without(read, written)

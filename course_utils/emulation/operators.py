@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..not_emulated import CUDA_ONLY, NotEmulated
 from . import choices, sparse
 from .copies import Copies
-from .costs import OVERWRITES
+from .costs import LIKE, OVERWRITES
 from .imports import after_import
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
 from .remarks import NOT_COMPUTED, say
@@ -228,15 +228,18 @@ class Operators(TorchDispatchMode):
             sparse_one = any(t.layout is torch.sparse_coo for t in tensors)  # whose transpose is a copy
             return self._tagged(out, device, all(b is None or b.computed for b in blocks)) if sparse_one else out
         gpus.clock.host += gpus.device.host_s
-        known = all(b.computed for b in blocks if b is not None) and all(
-            h is None or h.computed for t, b in zip(tensors, blocks, strict=True) if b is None for h in [host(t)]
+        alike = func._overloadpacket in LIKE
+        known = alike or all(
+            b.computed if b is not None else (h := host(t)) is None or h.computed
+            for t, b in zip(tensors, blocks, strict=True)
         )
         if func in _COPIES and (kind := self.copies.crossing(func, args, kwargs, self.target)):
             return self.copies.copy(kind, func, args, kwargs, known)
         changed = [t for value in written(func, args, kwargs) for t in tensors_in(value)]
         changed_blocks = [b for t in changed if (b := block(t)) is not None]
         queue = gpus.queue(device)
-        gpus.use(queue, func._schema.name, [b for b in blocks if b and b not in changed_blocks], changed_blocks)
+        read = [b for b in blocks if b and b not in changed_blocks and not alike]
+        gpus.use(queue, func._schema.name, read, changed_blocks)
         if sparse.takes(func, tensors):
             out, known = sparse.run(gpus, queue, func, args, kwargs, tensors, changed, known)
             return self._tagged(out, device, known)

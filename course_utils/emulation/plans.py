@@ -110,7 +110,8 @@ class Plans:
         moved = costs.reordered(self.device, func, margs, outs, dtype)
         seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
         specs = tuple(map(_spec, outs))
-        small = all(t.numel() <= SMALL for t in [*tensors, *results])
+        used = [] if func._overloadpacket in costs.LIKE else tensors
+        small = all(t.numel() <= SMALL for t in [*used, *results])
         whole = not any(t.dtype.is_floating_point or t.dtype.is_complex for t in [*results, *changed])
         nested = len(flat) != len(outs)
         container = type(out) if isinstance(out, (tuple, list)) else None
