@@ -56,6 +56,7 @@ bench: ready-tools    ## what a launch costs here, warm and cold, against torchr
 bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted memory, published all-reduces and published rates
 	$(IN) tools/bench_emulation.py predict
 	$(IN) tools/bench_emulation.py links
+	$(IN) tools/bench_emulation.py changes
 	$(IN) tools/bench_emulation.py memory
 	$(IN) tools/bench_emulation.py published
 

@@ -57,8 +57,9 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """What carries collectives. Inside a node `busbw_Bps` is what nccl-tests call bus bandwidth; between nodes it's
-    what all network cards of one node send together.
+    """What carries collectives. Inside a node `busbw_Bps` is what nccl-tests call bus bandwidth, of an all-reduce on 8
+    GPUs; between nodes it's what all network cards of one node send together. Where the switch adds up, `ring_Bps` is
+    what every other collective gets, and `ll_Bps` the most that NCCL's protocol for small messages gets.
 
     `base_s` is added once to each call. Of kind nvlink, pcie or network, each step takes what NCCL's tables say
     (`emulation.links`); of kind plain, a step of a ring takes `hop_s`.
@@ -68,6 +69,8 @@ class Link:
     kind: str = "plain"
     base_s: float = 0.0
     hop_s: float = 0.0
+    ring_Bps: float = 0.0
+    ll_Bps: float = 0.0
     cards: int = 1  # network cards of a node, each with its part of the rate
     source: str = ""
 
@@ -78,6 +81,7 @@ class Cluster:
 
     slow     rank -> how many times as long its GPU takes for everything
     one_of   above 0, only rank 0 of so many runs, and all others are taken to do the same at the same time
+    host     "measured" if what the host computes between the GPU's operators counts, as measured on this machine
     """
 
     label: str
@@ -88,12 +92,14 @@ class Cluster:
     nodes: int = 1
     slow: Mapping[int, float] = field(default_factory=dict)
     one_of: int = 0
+    host: str = ""
 
     @property
     def title(self) -> str:
         """The label, and what sets this cluster apart from others of that label."""
         nodes = f" in {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.label}{nodes}" + "".join(f", rank {r} {t:g} times as slow" for r, t in self.slow.items())
+        host = ", host measured" if self.host else ""
+        return f"{self.label}{nodes}{host}" + "".join(f", rank {r} {t:g} times as slow" for r, t in self.slow.items())
 
     @property
     def per_node(self) -> int:
@@ -126,8 +132,9 @@ def default_path() -> Path:
 
 
 def cluster(
-    name: str | Mapping[str, Any], nodes: int = 1, slow: Mapping[int, float] | None = None, one_of: int = 0
-) -> Cluster:
+    name: str | Mapping[str, Any], nodes: int = 1, slow: Mapping[int, float] | None = None, one_of: int = 0,
+    host: str = "",
+) -> Cluster:  # fmt: skip
     """The cluster that a name or a dict describes.
 
     name     "8xA100", "8xA100-40GB"; "2xthis-machine" once `calibrate()` has run; "mine.toml:4xbig" for a device of a
@@ -136,6 +143,7 @@ def cluster(
     nodes    machines; by default as many as the GPUs need (16 A100 are two)
     slow     rank -> how many times as long its GPU takes
     one_of   run rank 0 alone of so many, which all do the same
+    host     "measured" counts what the host computes, as measured here
 
     Raises UnknownCluster, which says what is wrong and in which file, line or key.
     """
@@ -145,7 +153,10 @@ def cluster(
         file, _, label = str(name).rpartition(":")
         tables = _Tables.of_the_course() if not file else _Tables.of_the_course().with_file(Path(file))
         found = _named(label.strip(), nodes, tables)
-    return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": _checked_part(one_of, found)})
+    if host not in ("", "measured"):
+        raise UnknownCluster(f"host can be 'measured', which counts what the host computes; got {host!r}")
+    part = _checked_part(one_of, found)
+    return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})
 
 
 class _Tables:
@@ -328,6 +339,8 @@ def _checked_link(name: str, raw: dict[str, Any], tables: _Tables) -> Link:
     _check_number(raw, "busbw_Bps", wrong, above_zero=True)
     for key in ("base_s", "hop_s"):
         _check_number(raw, key, wrong, above_zero=False)
+    for key in ("ring_Bps", "ll_Bps"):
+        _check_number(raw, key, wrong, above_zero=True)
     if raw.get("kind", "plain") not in LINKS:
         raise wrong("kind", f"must be one of {', '.join(LINKS)}, got {raw['kind']!r}")
     if type(raw.get("cards", 1)) is not int or raw.get("cards", 1) < 1:

@@ -61,6 +61,7 @@ def launch(
     cluster: str | Mapping[str, Any] = "",
     slow: Mapping[int, float] | None = None,
     one_of: int = 0,
+    host: str = "",
 ) -> Run:
     """Run a script file or a module on several ranks, as torchrun would, and wait for all of them.
 
@@ -91,6 +92,7 @@ def launch(
                    operators take modelled time and aren't computed; memory is counted. `nodes` shares the GPUs out
     slow           rank -> how many times as long its emulated GPU takes for everything: {3: 1.3} makes a straggler
     one_of         emulate one rank of so many, and take the others to do the same: for more ranks than fit here
+    host           "measured" counts what the host computes between operators of emulated GPUs, as long as it took here
 
     Raises LaunchError before anything starts if an argument is wrong, RankError if a rank fails or time runs out (its
     `.run` keeps the records), KeyboardInterrupt if you interrupt.
@@ -104,6 +106,7 @@ def launch(
             script=path, ranks=ranks, args=args, timeout=timeout, engine=engine, env=env, nodes=nodes,
             gpus_per_rank=gpus_per_rank, threads=threads, device=device, max_restarts=max_restarts, check=check,
             quiet=quiet, dry=dry, detach=detach, module=module, cluster=cluster, slow=slow, one_of=one_of,
+            host=host,
         )  # fmt: skip
         chosen = engine_for(options)
     return _launch(options, chosen, cwd)

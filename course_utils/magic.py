@@ -87,6 +87,7 @@ def ranks(line: str, cell: str | None, namespace: dict[str, Any], defaults: Mapp
             cluster=options.cluster,
             slow=options.slow,
             one_of=options.one_of,
+            host=options.host,
         )
     except RankError as error:
         run = error.run

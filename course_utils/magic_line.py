@@ -224,6 +224,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="emulate one rank of N, and take the others to do the same: for more ranks than fit here",
     )
+    modelled.add_argument(
+        "--host",
+        default="",
+        choices=["measured"],
+        help="count what the host computes between operators, as long as it took here: not the same each time",
+    )
     result = parser.add_argument_group("what you get")
     result.add_argument(
         "-o",

@@ -64,7 +64,8 @@ class Run(ShowsTable):
         """The timeline and the memory of its modelled GPUs. Raises ValueError for a run on real devices."""
         if self.provenance.kind != "emulated":
             raise ValueError("this run wasn't emulated; name a cluster, as in %%ranks 8 --cluster 8xA100")
-        return Emulated(Path(self.path), self.provenance.machine, self.world_size)
+        left = sum(1 for _ in Path(self.path).glob("rank*.emulated.json"))  # more, if a rank has spawned others
+        return Emulated(Path(self.path), self.provenance.machine, max(self.world_size, left))
 
     @property
     def records(self) -> list[dict[str, Any]]:

@@ -34,6 +34,7 @@ _OWN_KEYS = (
     "cluster",
     "slow",
     "one_of",
+    "host",
 )
 
 
@@ -100,9 +101,9 @@ def sweep(
     """Launch a script at every point of a grid, `repeats` times, and return all runs.
 
     over      {"ranks": [1, 2], "batch_size": [32, 64]} for every combination, or a list of points. The keys ranks,
-              timeout, engine, env, nodes, gpus_per_rank, threads, device, max_restarts, cluster, slow and one_of are
-              arguments of `launch`. All others reach the script: batch_size=32 becomes `--batch-size 32`, True a bare
-              flag, a list several values.
+              timeout, engine, env, nodes, gpus_per_rank, threads, device, max_restarts, cluster, slow, one_of and host
+              are arguments of `launch`. All others reach the script: batch_size=32 becomes `--batch-size 32`, True a
+              bare flag, a list several values.
     repeats   how often each point is run. Points are interleaved, so that a machine that slows down affects all alike.
     quiet     True shows nothing while the launches run
     settings  arguments of `launch` that hold for all points, for example timeout=60.

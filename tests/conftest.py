@@ -11,6 +11,7 @@ import re
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,6 +48,20 @@ def concludes_nothing(said: str, about: str, guess: Any = ...) -> None:
     assert re.search(lead, said), said
     assert re.search(r"Close them, then run .* again\.", said) and "You said" not in said, said
     assert ("Your bet stays open." in said) == (guess is not ...), said
+
+
+NONSENSE = ("lots", "", [3], {}, True, float("nan"), float("inf"), -1, 2j, object())
+
+
+def takes_nonsense(show: Callable[[Any], object], capsys: pytest.CaptureFixture[str]) -> None:
+    """Check what a page says to a bet that's none: a kind word, and no traceback; nothing of the kind where there's no
+    bet."""
+    for guess in NONSENSE:
+        show(guess)
+        said = capsys.readouterr().out
+        assert said.count("Your bet should be ") == 1 and "You said" not in said, (guess, said)
+    show(None)
+    assert "Your bet" not in capsys.readouterr().out
 
 
 def load_tool(name: str) -> ModuleType:

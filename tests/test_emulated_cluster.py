@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import load_tool
 
 from course_utils import predict
 from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
-from course_utils.emulation import links
+from course_utils.emulation import links, meeting
 from course_utils.failure import RankError
 from course_utils.launcher import launch
 
@@ -77,6 +78,7 @@ def test_clusters_by_name_file_and_dict(name: Any, nodes: int, bytes_: int, tmp_
         ("8xA100", {"slow": {8: 2.0}}, "ranks 0 to 7"),
         ("8xA100", {"slow": {0: 0}}, "such as 1.3"),
         ("8xA100", {"one_of": 9}, "up to 8"),
+        ("8xA100", {"host": "real"}, "host can be 'measured'"),
         ("nothing.toml:8xA100", {}, "No such file"),
         ("own.toml:8xzero", {}, "line 7: device zero: memory_Bps must be a number above 0"),
         ("own.toml:8xtypo", {}, "line 10: device typo: memroy_Bps isn't known"),
@@ -151,6 +153,22 @@ def test_nccl_takes_the_fastest_of_its_ways() -> None:
         assert times == sorted(times) and times[0] < 100e-6
     assert links.seconds("all_reduce", 1e9, links.Route.of(cluster("8xA100"), [3])) == 0
     assert replace(found.inside, busbw_Bps=1.0) != found.inside and isinstance(found.inside, Link)
+
+
+def test_only_sums_over_many_gpus_profit_from_the_switch() -> None:
+    """The switch of NVLink 4 adds up for an all-reduce over more than four GPUs; all else goes through rings."""
+    found = cluster("8xH200")
+
+    def busbw_GBps(ranks: int, kind: str = "all_reduce", where: Cluster = found) -> float:
+        rounds = 2 if kind == "all_reduce" else 1
+        seconds = links.seconds(kind, 2**33, links.Route.of(where, range(ranks)))
+        return rounds * (ranks - 1) / ranks * 2**33 / seconds / 1e9
+
+    assert busbw_GBps(2) == pytest.approx(busbw_GBps(8, "all_gather"), rel=0.01) == pytest.approx(367, rel=0.01)
+    assert busbw_GBps(4) < 375 < busbw_GBps(5) < busbw_GBps(8)
+    slow = cluster({"count": 8, "device": {"like": "H200"}, "inside": {"like": "nvlink4", "busbw_Bps": 100e9}})
+    assert busbw_GBps(8, "all_gather", slow) == pytest.approx(100, rel=0.01)
+    assert links.seconds("all_reduce", 2**30, links.Route.of(cluster("16xH200"), range(16))) > 2**30 / 380e9
 
 
 PROGRAM = """
@@ -258,6 +276,36 @@ def test_stragglers_nodes_and_one_rank_of_many(start: Callable[..., Any]) -> Non
     assert even < step_s(one_of=1024, name="1024xA100") < 20 * even
 
 
+SUMS = """
+import torch, torch.distributed as dist
+from course_utils.rank import device, report
+
+dist.init_process_group(); torch.cuda.set_device(device())
+begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+def each_us(nbytes, times):
+    x = torch.zeros(nbytes // 4, device=device())
+    dist.barrier(); torch.cuda.synchronize()
+    begin.record()
+    for _ in range(times):
+        dist.all_reduce(x)
+    end.record(); torch.cuda.synchronize()
+    return begin.elapsed_time(end) * 1e3 / times
+
+report(waits=each_us(1 << 15, 1), small=each_us(1 << 15, 50), large=each_us(1 << 22, 50))
+dist.destroy_process_group()
+"""
+
+
+def test_a_sum_that_a_program_waits_for_starts_once_the_host_has_called_it(start: Callable[..., Any]) -> None:
+    """32 KiB on 8 H200 took 39.8 us so (stas00/ml-engineering). In a row, the host is ahead of what takes longer."""
+    (found,) = start(SUMS, 8, "8xH200", one_of=8).ranks[0].records
+    route = links.Route.of(cluster("8xH200"), range(8))
+    assert found["waits"] == pytest.approx(39.8, rel=0.15)
+    assert found["small"] == pytest.approx(links.CALL * 6, rel=0.1)
+    assert found["large"] == pytest.approx(links.seconds("all_reduce", 1 << 22, route) * 1e6, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "calls, says",
     [
@@ -273,6 +321,255 @@ def test_ranks_that_disagree_are_named(start: Callable[..., Any], calls: str, sa
     body = "d, r = device(), dist.get_rank()\ntorch.cuda.set_device(d)\nt = torch.ones(4, device=d)\n"
     with pytest.raises(RankError, match=says):
         start(f"{head}{body}{calls}\ndist.destroy_process_group()\n", 4)
+
+
+class Wire:
+    """What gloo does for `meeting.Post`, in one process: in order for each tag, and done once somebody waits."""
+
+    def __init__(self, rank: int, sent: dict[Any, list[torch.Tensor]]):
+        self.rank, self.sent = rank, sent
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
+        self.sent.setdefault((self.rank, to, tag), []).append(tensors[0])
+        return Sent(lambda: None)
+
+    def receive(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        return Sent(lambda: tensors[0].copy_(self.sent[source, self.rank, tag].pop(0)))
+
+
+class Sent:
+    def __init__(self, act: Callable[[], Any]):
+        self.act, self.done = act, False
+
+    def is_completed(self) -> bool:
+        return self.done
+
+    def wait(self) -> None:
+        assert not self.done, "gloo would wait for ever"
+        self.act()
+        self.done = True
+
+
+def test_messages_come_in_order_and_their_copies_go() -> None:
+    sent: dict[Any, list[torch.Tensor]] = {}
+    one, other = (meeting.Post(Wire(rank, sent)) for rank in (0, 1))
+    for value in (1.0, 2.0, 3.0):
+        one.send(torch.full((2,), value), 1, tag=7, ready=value, known=value != 2)
+    found = [torch.zeros(2) for _ in range(3)]
+    letters = [other.expect(t, 0, tag=7) for t in found]
+    assert other.take(letters[1]) == (2.0, False)  # what came before it, too
+    assert other.take(letters[0]) == (1.0, True)
+    assert [t.tolist() for t in found] == [[1, 1], [2, 2], [0, 0]]
+    assert len(one.leaving[1, 7]) == 3
+    other.send(torch.zeros(0), 0, tag=7, ready=0.0, known=True)
+    one.take(one.expect(torch.zeros(0), 1, tag=7))  # which says that two were received
+    assert len(one.leaving[1, 7]) == 1
+    one.send(torch.zeros(4), 1, tag=7, ready=0.0, known=True)
+    other.take(letters[2])
+    with pytest.raises(RuntimeError, match="4 numbers arrives where 5"):
+        other.take(other.expect(torch.zeros(5), 0, tag=7))
+    one.send(torch.zeros(4), 1, tag=7, ready=0.0, known=True)
+    with pytest.raises(RuntimeError, match="numbers of 4 bytes arrives where 8 bytes"):
+        other.take(other.expect(torch.zeros(4, dtype=torch.int64), 0, tag=7))
+    one.arrive()  # each is waited for once
+    assert not one.leaving[1, 7] and one.gone[1, 7] == 5
+
+
+def test_who_gets_another_number_of_elements_is_seen() -> None:
+    sent = [[(3 * i + k) % 4 for k in range(3)] for i in range(3)]
+    expected = [list(column) for column in zip(*sent, strict=True)]
+
+    def total() -> float:
+        return sum(meeting.balance(i, sent[i], expected[i]) for i in range(3)) % meeting.PRIME
+
+    assert total() == 0
+    expected[2][0] += 1
+    assert total() != 0
+    expected[2][1] -= 1
+    assert total() != 0
+    assert meeting.moved(0, [9, 4, 4], [9, 4, 4]) == 12.0 and meeting.moved(0, [9, 0, 0], [9, 6, 6]) == 18.0
+    assert (
+        meeting.split(torch.zeros(5, 2), [2, 0, 3], 3) == [4, 0, 6] and meeting.split(torch.zeros(0), [], 3) == [0] * 3
+    )
+    for sizes, says in (([2, 3], "not equal to group size"), ([2, 2, 2], "match total dim 0"), ([], "divide equally")):
+        with pytest.raises(ValueError, match=says):
+            meeting.split(torch.zeros(5), sizes, 3)
+    meeting.alike("gather", [[torch.zeros(2)] * 3], torch.zeros(2), 3)
+    with pytest.raises(ValueError, match=r"gather needs a list of 3 tensors of 2 numbers, got \[2, 2\]"):
+        meeting.alike("gather", [[torch.zeros(2)] * 2], torch.zeros(2), 3)
+
+
+UNEVEN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, n, d, found = dist.get_rank(), dist.get_world_size(), device(), {}
+sizes = [[i * k % 3 for k in range(n)] for i in range(n)]  # rows from rank i to rank k; rank 0 has none at all
+
+def full(rows, width, value):
+    return torch.full((rows, width), float(value), device=d)
+
+for width in (3, 20_000):  # the second is large on some ranks and small on others
+
+    def check(name, got, want):
+        same = all(torch.equal(a, full(*a.shape, value)) for a, value in zip(got, want, strict=True))
+        found[f"{name}, {width} wide"] = same or width > 3
+
+    into, out_of = [sizes[i][r] for i in range(n)], sizes[r]
+    own, out = full(sum(out_of), width, r), full(sum(into), width, -1)
+    dist.all_to_all_single(out, own, into, out_of)
+    check("all_to_all_single", out.split(into), range(n))
+    outs = [full(rows, width, -1) for rows in into]
+    dist.all_to_all(outs, list(own.split(out_of)))
+    check("all_to_all", outs, range(n))
+    into = [5 * (r == 2)] * n
+    out = full(sum(into), width, -1)
+    dist.all_to_all_single(out, full(5, width, r), into, [5 * (k == 2) for k in range(n)])
+    check("all to rank 2", out.split(into), range(n))
+    outs = [full(k, width, -1) for k in range(n)]
+    dist.all_gather(outs, full(r, width, r))
+    check("all_gather", outs, range(n))
+    out = full(r, width, -1)
+    dist.reduce_scatter(out, [full(k, width, r) for k in range(n)])
+    check("reduce_scatter", [out], [n * (n - 1) / 2])
+    a, b, before, after = full(3, width, -1), full(5, width, -1), (r - 1) % n, (r + 1) % n
+    first, second = dist.irecv(a, before), dist.irecv(b, before)
+    for rows, value in ((3, r), (5, r + 0.5)):
+        dist.isend(full(rows, width, value), after)
+    second.wait(), first.wait()
+    check("messages", [a, b], [before, before + 0.5])
+
+empty = torch.ones(0, 4, device=d)
+for call in (
+    lambda out: dist.all_reduce(out), lambda out: dist.broadcast(out, 1), lambda out: dist.reduce(out, 1),
+    lambda out: dist.all_gather([out] * n, empty), lambda out: dist.all_gather_into_tensor(out, empty),
+    lambda out: dist.reduce_scatter(out, [empty] * n), lambda out: dist.reduce_scatter_tensor(out, empty),
+    lambda out: dist.all_to_all_single(out, empty), lambda out: dist.all_to_all([out] * n, [empty] * n),
+    lambda out: dist.gather(out, [empty] * n if r == 0 else None),
+    lambda out: dist.scatter(out, [empty] * n if r == 0 else None),
+    lambda out: dist.isend(out, after) and dist.recv(out, before),
+):
+    call(empty.clone())
+
+for dtype in (torch.float32, torch.bfloat16, torch.float16):
+    mine = torch.full((2 * n,), r + 1.0, device=d, dtype=dtype)
+    for op, want in ((dist.ReduceOp.AVG, (n + 1) / 2), (dist._make_nccl_premul_sum(0.25), n * (n + 1) / 8)):
+
+        def check(name, got, want=want):
+            found[f"{name} by {op} of {dtype}"] = got.tolist() == [want] * got.numel() and mine.tolist() == [r + 1] * 2 * n
+
+        x = mine.clone(); dist.all_reduce(x, op); check("all_reduce", x)
+        x = mine[:2].clone(); dist.reduce_scatter_tensor(x, mine, op); check("reduce_scatter_tensor", x)
+        x = mine[:2].clone(); dist.reduce_scatter(x, list(mine.split(2)), op); check("reduce_scatter", x)
+        x = mine.clone(); dist.reduce(x, 1, op); check("reduce", x, want if r == 1 else r + 1)
+x = torch.arange(3, device=d) + r; dist.all_reduce(x, dist.ReduceOp.AVG); found["mean of integers"] = x.tolist() == [1, 2, 3]
+x = torch.full((4,), 6e4, device=d).half(); dist.all_reduce(x, dist.ReduceOp.AVG); found["overflow"] = x[0].item() == 6e4
+
+for shape, names in (((n,), ("shard",)), ((2, n // 2), ("replicate", "shard"))):
+    for dtype in (torch.float32, torch.bfloat16):
+        for factor in (2.0, 3.0, 4.0):
+            model = nn.Linear(8, 4, bias=False).to(d)
+            fully_shard(model, mesh=init_device_mesh("cuda", shape, mesh_dim_names=names), mp_policy=MixedPrecisionPolicy(reduce_dtype=dtype))
+            model.set_gradient_divide_factor(factor)
+            model(torch.full((2, 8), r + 1.0, device=d)).sum().backward()
+            gradient = model.weight.grad.to_local().cpu()
+            want = torch.full_like(gradient, n * (n + 1) / factor)
+            found[f"divided by {factor}, {dtype}, {shape}"] = torch.allclose(gradient, want, rtol=1e-2 * (dtype != torch.float32) + 1e-6)
+report(wrong=sorted(name for name, right in found.items() if not right), checked=len(found))
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+def test_ranks_decide_alike_and_sum_as_nccl_does(start: Callable[..., Any]) -> None:
+    for rank in start(UNEVEN, 4).ranks:
+        assert rank.records[-1]["wrong"] == [] and rank.records[-1]["checked"] == 12 + 24 + 2 + 12
+
+
+SENDS = """
+import time, torch, torch.distributed as dist
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, x, found = dist.get_rank(), torch.empty(1 << 28, device=device()), {}
+
+def gib():
+    return torch.cuda.memory_allocated() / 2**30
+
+if r == 0:
+    for _ in range(100):
+        dist.send(x.clone(), 1)
+    found["sent"] = [gib(), torch.cuda.max_memory_allocated() / 2**30]
+    work = dist.isend(x.clone(), 1)
+    found["a work keeps its tensor"] = gib()
+    work.wait()
+    found["waited for"] = gib()
+    del work
+    found["gone"] = gib()
+    dist.isend(x.clone(), 1)
+    found["nobody waits"] = gib()
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x.clone(), 1)])
+    found["a batch keeps none"] = gib()
+else:
+    time.sleep(100)  # on the virtual clock: it comes late
+    for _ in range(102):
+        dist.recv(x, 0)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 0)])
+    found["received"] = [gib(), torch.cuda.max_memory_allocated() / 2**30]
+works[0].wait()
+report(works=len(works), **found)
+dist.destroy_process_group()
+"""
+
+
+def test_a_send_holds_memory_as_long_as_nccls_does(start: Callable[..., Any]) -> None:
+    """By ProcessGroupNCCL: an isend's work has a reference to its tensor, a batch's has none."""
+    sender, receiver = (rank.records[-1] for rank in start(SENDS, 2, "2xA100").ranks)
+    want = {"sent": [1, 2], "a work keeps its tensor": 2, "waited for": 2, "gone": 1, "nobody waits": 1,
+            "a batch keeps none": 1}  # fmt: skip
+    assert {name: sender[name] for name in want} == want and receiver["received"] == [1, 1]
+
+
+PIPELINE = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from course_utils.rank import device, report
+
+dist.init_process_group()
+torch.cuda.set_device(device())
+r, p, rows, width, layers = dist.get_rank(), dist.get_world_size(), 256, 256, 31
+x = torch.randn(8 * rows, width, device=device())
+for name in ("GPipe", "1F1B", "Interleaved1F1B"):
+    chunks = 2 if name == "Interleaved1F1B" else 1
+    parts = [nn.Sequential(nn.Linear(width, width), *[nn.Tanh() for _ in range(layers)]) for _ in range(chunks)]
+    stages = [pipelining.PipelineStage(part.to(device()), r + i * p, chunks * p, device()) for i, part in enumerate(parts)]
+    kind = pipelining.schedules.get_schedule_class(name)
+    schedule = kind(stages if chunks > 1 else stages[0], 8, loss_fn=nn.functional.mse_loss)
+    held = []
+    for step in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        schedule.step(*([x] if r == 0 else []), **({"target": x} if r == p - 1 else {}))
+        held.append(torch.cuda.memory_allocated())
+    unit = layers * rows * width * 4  # what a micro-batch keeps: what each Tanh gives
+    report(schedule=name, in_flight=(torch.cuda.max_memory_allocated() - held[0]) / unit, grown=held[-1] - held[0])
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+def test_a_pipeline_keeps_the_micro_batches_that_are_in_flight(start: Callable[..., Any]) -> None:
+    """By schedule and rank, counted by hand. The last rank keeps outputs and losses, too. For interleaved stages the
+    count is that of torch's `analyze_pipeline_activation_liveness`."""
+    want = {"GPipe": [8, 8, 8], "1F1B": [4, 3, 2], "Interleaved1F1B": [11, 9, 7]}
+    for rank, found in enumerate(start(PIPELINE, 4, "4xA100").ranks):
+        for record in found.records:
+            assert record["grown"] == 0
+            assert rank == 3 or int(record["in_flight"]) == want[record["schedule"]][rank], (rank, record)
 
 
 def test_a_hang_names_who_is_missing(start: Callable[..., Any]) -> None:
@@ -298,6 +595,14 @@ def test_large_all_reduces_take_what_others_measured(bench: Any) -> None:
     rows = {row.what: row.off for row in bench.link_rows()}
     assert len(rows) == 8 and statistics.median(map(abs, rows.values())) < 0.15
     assert {what: off for what, off in rows.items() if what.endswith("1024MiB") and abs(off) > 0.1} == {}
+
+
+def test_collectives_of_all_sizes_take_what_others_measured(bench: Any) -> None:
+    """Over NVLink 4, from 32 KiB to 16 GiB, by nccl-tests and by a program that waits for each. 11 rows were fitted."""
+    assert len(list(bench.collective_rows("calibration"))) == 11
+    off = {row.what: row.off for row in bench.collective_rows("validation")}
+    assert len(off) == 37 and statistics.median(map(abs, off.values())) < 0.03
+    assert {what: error for what, error in off.items() if abs(error) > 0.17} == {}
 
 
 def test_few_values_are_fitted_and_to_few_rows(bench: Any) -> None:

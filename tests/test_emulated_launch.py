@@ -97,8 +97,10 @@ def run(script: Path) -> Run:
         ("2 --cluster 8xA100 --slow 8=2", "slow names rank 8, and 8xA100 has ranks 0 to 7"),
         ("2 --cluster 8xA100 --slow fast", "argument --slow: write RANK=X, as in 3=1.3; got 'fast'"),
         ("2 --cluster 8xA100 --slow 0=0", "slow says how many times as long rank 0 takes"),
-        ("2 --slow 0=2", "slow and one_of are for emulated GPUs; name them too, as in cluster='8xA100'"),
-        ("--one-of 8", "slow and one_of are for emulated GPUs"),
+        ("2 --slow 0=2", "slow, one_of and host are for emulated GPUs; name them too, as in cluster='8xA100'"),
+        ("--host measured", "slow, one_of and host are for emulated GPUs"),
+        ("--host real --cluster 8xA100", "argument --host: invalid choice: 'real'"),
+        ("--one-of 8", "slow, one_of and host are for emulated GPUs"),
         ("2 --cluster 8xA100 --device cpu", "a cluster says what the ranks compute on: leave out device='cpu'"),
         (
             "2 --cluster 8xA100 --engine slurm",

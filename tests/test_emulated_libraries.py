@@ -96,3 +96,95 @@ def test_classes_stay_classes(run: Callable[..., Any], tmp_path: Path) -> None:
         """,
         library=LIBRARY,
     )
+
+
+def test_what_cpp_makes_lies_with_its_tensors(run: Callable[..., Any]) -> None:
+    """Where the CPU has no fused attention, torch's C++ makes the causal mask on the device that it sees, the CPU."""
+    run(
+        """
+        import torch
+        from torch.nn.functional import scaled_dot_product_attention as attention
+
+        for length in (16, 256):  # computed, and not
+            q = torch.randn(2, 4, length, 64, device="cuda", requires_grad=True)
+            for out in (
+                attention(q, q, q, dropout_p=0.1, is_causal=True),
+                attention(q, q, q[..., :32], is_causal=True),
+                attention(q, q[:, :2], q[:, :2], is_causal=True, enable_gqa=True),
+            ):
+                out.sum().backward()
+                assert out.is_cuda and q.grad.is_cuda
+        try:
+            attention(q, q, q, attn_mask=torch.ones(256, 256))
+        except RuntimeError as error:
+            assert "cuda:0 and cpu" in str(error)
+        else:
+            raise AssertionError("a mask of the CPU went through")
+        assert torch.ones(3).device.type == "cpu"
+        """
+    )
+
+
+def test_remarks_name_the_line_of_the_program(run: Callable[..., Any], tmp_path: Path) -> None:
+    """A library that reads a value does so for a line of the program."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "reader.py").write_text("def read(loss):\n    return [loss.item(), float(loss), loss.tolist()]\n")
+    found = run(
+        """
+        import sys, torch
+        from torch.profiler import ProfilerActivity
+        sys.path.append(__file__.replace("program.py", "site-packages"))
+        import reader
+        loss = torch.randn(1000, 1000, device="cuda").sum()
+        reader.read(loss)
+        with torch.autograd.profiler.profile(use_device="cuda") as profile:
+            loss * 2
+        assert profile.key_averages().table(sort_by="self_cuda_time_total")
+        with torch.autograd.profiler.profile():
+            loss * 2
+        """
+    )
+    log = (Path(found.path) / "rank0.log").read_text()
+    said = [line for line in log.splitlines() if line.startswith("emulated:")]
+    assert len(said) == 2 and "(program.py, line 7)" in said[0] and "(program.py, line 8)" in said[1], log
+    assert "driver" not in log
+
+
+def test_functions_that_make_tensors_of_their_own(run: Callable[..., Any]) -> None:
+    """They're put together in C++, out of what this rank sees, and lie where what they got lies."""
+    run(
+        """
+        import torch
+        from torch.nn import functional as F
+
+        for n in (4, 50_000):  # computed, and not
+            x, i = torch.rand(n, 4, device="cuda"), torch.arange(n, device="cuda") % 4
+            one_hot = F.one_hot(i)
+            assert one_hot.is_cuda and one_hot.shape == (n, 4) and one_hot.sum().item() == n
+            made = [x.new_tensor([1.0, 2.0]), x.new(2, 3), x.new([1]), torch.quantile(x[:4], 0.5), torch.vander(x[0]),
+                    torch.nanquantile(x[:4], 0.5, dim=0), torch.nn.utils.rnn.pad_sequence([x, x[:2]])]
+            assert all(t.is_cuda for t in made), made
+            assert made[0].tolist() == [1.0, 2.0] and made[-1].shape == (n, 2, 4)
+        row, column = torch.unravel_index(i, (4, 4))
+        assert torch.linalg.matrix_rank(x[:4]).is_cuda and row.is_cuda and column[3].item() == 3
+        assert torch.equal(made[4].cpu(), torch.vander(x[0].cpu()))
+        held = torch.cuda.memory_allocated()
+        more = F.one_hot(i)
+        assert torch.cuda.memory_allocated() - held == -(-n * 4 * 8 // 512) * 512
+        scores = torch.randn(6, 2, 5, device="cuda", requires_grad=True)
+        targets = torch.ones(2, 3, dtype=torch.long, device="cuda")
+        for lengths in ((torch.full((2,), 6), torch.full((2,), 2)), ([6, 6], [2, 2])):
+            F.ctc_loss(scores.log_softmax(-1), targets, *lengths).backward()
+            assert scores.grad.is_cuda
+        on_cpu = torch.ones(3)
+        assert not any(t.is_cuda for t in (on_cpu.new_tensor([1.0]), on_cpu.new(2), F.one_hot(torch.tensor([1, 2]))))
+        for wrong in (lambda: torch.quantile(x, torch.tensor([0.5])), lambda: on_cpu + x[0, :3]):
+            try:
+                wrong()
+            except RuntimeError as error:
+                assert "same device" in str(error)
+            else:
+                raise AssertionError("mixed devices went through")
+        """
+    )

@@ -117,6 +117,18 @@ FAULTS: dict[str, tuple[int, str, str, str]] = {
         "torch.ones(3, device='cuda') + torch.ones(3, device=device())",
         "same device.*cuda:0 and cuda:1",
     ),
+    "all ranks on the first GPU": (
+        2,
+        "torch.cuda.set_device(device())\n",
+        "device = lambda: 'cuda'\n",
+        "ranks 0 and 1 both use GPU 0 of their node.*set_device",
+    ),
+    "CUDA_VISIBLE_DEVICES that leaves one GPU": (
+        1,
+        "torch.cuda.set_device(device())",
+        "import os; os.environ['CUDA_VISIBLE_DEVICES'] = '1'; torch.cuda.set_device(1)",
+        "invalid device ordinal.*CUDA_VISIBLE_DEVICES leaves 1",
+    ),
     "a worker that uses the GPU": (
         1,
         "    loss.b",
@@ -178,11 +190,12 @@ REMARKS: dict[str, tuple[str, list[str]]] = {
         dist.init_process_group()
         x = torch.randn(100_000, device=device())
         work = dist.all_reduce(x, async_op=True)
+        torch.zeros_like(x), torch.empty_like(x)
         x + 1
         work.wait()
         x + 2
         """,
-        ["a race: aten::add uses a tensor that a collective still fills.*line 8"],
+        ["a race: aten::add uses a tensor that a collective still fills.*line 9"],
     ),
     "a copy that may not be there": (
         """
@@ -206,6 +219,40 @@ REMARKS: dict[str, tuple[str, list[str]]] = {
         small.cpu().numpy()
         """,
         ["not computed.*line 7", "not computed.*line 9", "not computed.*line 12"],
+    ),
+    "weights that are drawn until they fit": (
+        """
+        weight = torch.empty(400, 400, device="cuda")
+        nn.init.trunc_normal_(weight, std=0.02)
+        nn.init.trunc_normal_(weight, std=3.0)
+        """,
+        [],
+    ),
+    "tensors that are made like others": (
+        """
+        x, y = torch.randn(400, 400, device="cuda"), torch.ones(3)
+        made = [x.new_full((2,), 3.0, device="cpu"), torch.zeros_like(x, device="cpu"), x.new_tensor(1.0, device="cpu")]
+        made += [torch.empty_like(y.cuda(), device="cpu"), torch.ones_like(x).type_as(y)]
+        assert all(t.device.type == "cpu" for t in made) and made[0].tolist() == [3.0, 3.0]
+        made = [y.new_zeros(2, device="cuda"), torch.rand_like(y, device="cuda"), x.new_ones(2), y.type_as(x)]
+        assert all(t.device == x.device for t in made) and made[2].tolist() == [1.0, 1.0]
+        elsewhere = x.new_zeros(4, device="cuda:1")
+        assert elsewhere.device.index == 1 and torch.cuda.memory_allocated(1) == 512
+        assert y.requires_grad_().type_as(x).sum().backward() is None and y.grad.device.type == "cpu"
+        """,
+        [],
+    ),
+    "half precision where the CPU's autocast would cast": (
+        """
+        for dtype in (torch.float16, torch.bfloat16):
+            x = torch.ones(2, 3, 8, 8, device="cuda", dtype=dtype)
+            with torch.autocast("cuda", dtype):
+                assert torch.cat([x, x.float()]).dtype == torch.stack([x, x.float()]).dtype == torch.float32
+                assert nn.functional.pad(x, (1, 1, 1, 1), mode="reflect").dtype == dtype
+                assert nn.functional.max_pool3d(x, 2).dtype == torch.cat([x, x]).dtype == dtype
+                assert nn.functional.mse_loss(x, x).dtype == torch.float32 and (x @ x.float()).dtype == dtype
+        """,
+        [],
     ),
     "values that were": (
         """
@@ -420,6 +467,32 @@ def test_the_driver_is_emulated_too(run: Callable[..., Any]) -> None:
     assert zero["used"] == zero["torchs"] == held[1] and 0 < zero["busy"] <= 100
     assert any("nvmlDeviceGetTemperature" in line and "program.py, line" in line for line in found.said)
     assert not list(Path(found.path).glob("*.gpus")), "left behind"
+
+
+def test_what_memory_an_operator_touches() -> None:
+    """In times of a tensor of 64 MiB."""
+    import torch
+
+    from course_utils.emulation.plans import Plans, flat, tensors_in
+
+    aten, plans = torch.ops.aten, Plans(cluster("1xA100").device)
+    a, b = (torch.empty(2**24, device="meta") for _ in range(2))
+    half = torch.empty(2**24, dtype=torch.bfloat16, device="meta")
+
+    def times(func: Any, *args: Any, **kwargs: Any) -> float:
+        leaves = flat((args, kwargs) if kwargs else args)
+        took = plans.plan(func, args, kwargs, leaves, tensors_in(leaves)).seconds
+        return round(took * plans.device.memory_Bps * plans.device.memory_reached / 2**26, 3)
+
+    for func in (aten.empty_like.default, aten.new_empty.default):
+        assert times(func, a, *([[2**24]] if "new" in func.name() else [])) == 0, "memory is only taken"
+    assert times(aten.empty.memory_format, [2**24]) == 0
+    for func in (aten.zero_.default, aten.normal_.default, aten.zeros_like.default, aten.randn_like.default):
+        assert times(func, a) == 1, f"{func} only writes"
+    assert times(aten.copy_.default, a, b) == 2 and times(aten.copy_.default, a, half) == 1.5
+    assert times(aten._foreach_copy_.default, [a], [b]) == 2 and times(aten._foreach_zero_.default, [a]) == 1
+    assert times(aten.clone.default, a) == 2 and times(aten.mul_.Tensor, a, b) == 3
+    assert times(aten.add.Tensor, a, b) == times(aten.add.out, a, b, out=b) == 3
 
 
 @pytest.mark.parametrize(

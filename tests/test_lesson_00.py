@@ -4,12 +4,12 @@ home."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
 
 import lesson_00
 from course_utils import Run, Sweep, predict, published
@@ -97,10 +97,9 @@ def a_step(slope: float = -0.01, backward: float = 0.2) -> Run:
     [
         (..., "The longest part is backward."),
         (None, "The longest part is backward."),
-        ("Backward", "You said so: backward takes longest."),
+        ("Backward", "You said backward, and it takes longest."),
         ("forward", "You said forward, and it's backward."),
-        ("the GPU", "(The parts are called load, move, forward, backward, optimizer.)"),
-        (3, "(The parts are called"),
+        (3, "Your bet should be load, move, forward, backward or optimizer. The longest part is backward."),
     ],
 )
 def test_the_step(guess: object, said: str, capsys: Captured) -> None:
@@ -131,6 +130,7 @@ def test_the_step(guess: object, said: str, capsys: Captured) -> None:
         (3.2, None, ["You made no bet."]),
         (3.2, "fast", ["Your bet should be a number"]),
         (3.2, 1.6, ["You said 1.6. Well done."]),
+        (3.2, "1.6", ["You said 1.6. Well done."]),
         (3.2, 2, ["You said 2. The test and the talking cost more"]),
         (3.2, 1, ["You said 1. It's better than you feared."]),
         (
@@ -152,6 +152,7 @@ def test_the_speed_up(many_s: float, guess: object, said: list[str], capsys: Cap
     out = capsys.readouterr().out
     assert all(words in out for words in [*said, "✓ two ranks finish the job before one", "1 more check passed"]), out
     assert "times as fast as one" in title(figure)
+    assert ("guessed" in figure.summary) == any("You said" in words for words in said)
 
 
 @pytest.mark.parametrize(("many_s", "spread"), [(5.1, 0.5), (9.0, 0.0)])
@@ -209,7 +210,7 @@ EMULATED = {(1, False): (4.0, 1.0), (8, False): (0.6, 1.0), (8, True): (0.6, 0.1
 
 
 @pytest.mark.parametrize(
-    ("bet", "said"),
+    ("guess", "said"),
     [
         (..., "You made no bet."),
         ("three", "Your bet should be a number of hours."),
@@ -221,9 +222,9 @@ EMULATED = {(1, False): (4.0, 1.0), (8, False): (0.6, 1.0), (8, True): (0.6, 0.1
         (20, "not as bad as you feared"),
     ],
 )
-def test_eight_gpus(bet: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_eight_gpus(guess: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
-    figure = lesson_00.show_eight(bet, ALONE)
+    figure = lesson_00.show_eight(guess, ALONE)
     out = capsys.readouterr().out
     assert "Eight GPUs need 7.7 hours: 2.9 to train and 4.8 to test. If they share the test, it's 3.5." in out
     assert "19.2 hours of training / 8 + 4.8 of test = 7.2. The other 0.5 go to" in out
@@ -231,7 +232,7 @@ def test_eight_gpus(bet: object, said: str, monkeypatch: pytest.MonkeyPatch, cap
     assert said in out and "✓ 3 more checks passed" in out and "24 hours become 7.7, or 3.5" in title(figure)
     monkeypatch.setattr(job, "emulated_s", lambda: EMULATED | {(8, False): (0.3, 1.0)})
     with pytest.raises(ClaimError, match="than Amdahl allows"):
-        lesson_00.show_eight(bet)
+        lesson_00.show_eight(guess)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +244,24 @@ def test_a_clock_that_stops_too_early(guess: object, said: str, capsys: Captured
     lesson_00.show_clocks(clocks, guess)
     out = capsys.readouterr().out
     assert said in out and "The hasty clock saw 2.0%." in out and "✓ a clock that doesn't wait" in out
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda guess: lesson_00.show_step(a_step(), guess),
+        lambda guess: lesson_00.show_speedup(ALONE, jobs({1: 5.0, 2: 3.2}), guess),
+        lambda guess: lesson_00.show_eight(guess, ALONE),
+        lambda guess: lesson_00.show_clocks(run([{"asked_s": 0.001, "done_s": 0.05}] * 5), guess),
+        lambda guess: lesson_00.show_doubled(doubled(), guess),
+    ],
+    ids=["step", "speedup", "eight", "clocks", "doubled"],
+)
+def test_a_bet_that_is_none(
+    show: Callable[[object], object], monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(job, "emulated_s", lambda: EMULATED)
+    takes_nonsense(show, capsys)
 
 
 def test_a_serial_part_that_another_device_does_not_have(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -375,9 +394,7 @@ def test_the_deeper_sections_conclude_nothing_from_disturbed_runs(
     assert "○ not shown here: from outside" in out and "Karp" not in out
     lesson_00.show_queue({1: 0.0, 2: 0.5, 4: 2.0, 8: 10.0}, alone, runs)
     assert "cores meanwhile, so this takes Amdahl's: 1.67" in capsys.readouterr().out
-    times = {("Python loop", n): n * 6e-8 for n in (10, 10**6)} | {("tensor, CPU", n): 5e-6 for n in (10, 10**6)}
-    doubled = run([{"how": how, "n": n, "double_s": s} for (how, n), s in times.items()])
-    figure = lesson_00.show_doubled(disturb(doubled), 50)
+    figure = lesson_00.show_doubled(disturb(doubled()), 50)
     out = capsys.readouterr().out
     concludes_nothing(out, "how much faster a tensor is", 50)
     assert out.count("○ not shown here") == 2 and title(figure).startswith("Other programs")
@@ -427,18 +444,20 @@ def test_the_residual_and_its_four_causes(monkeypatch: pytest.MonkeyPatch) -> No
     assert rows["together"] == 40 and rows["the residual, a step of the job"] == 50
 
 
-@pytest.mark.parametrize("guess", [..., 50, "many"])
-def test_loops_and_tensors(guess: object, capsys: Captured) -> None:
+def doubled() -> Run:
     times = {
         ("Python loop", 10): 1e-6,
         ("Python loop", 10**6): 6e-2,
         ("tensor, CPU", 10): 5e-6,
         ("tensor, CPU", 10**6): 2e-4,
     }
-    doubled = run([{"how": how, "n": n, "double_s": s} for (how, n), s in times.items()])
-    lesson_00.show_doubled(doubled, guess)
-    out = capsys.readouterr().out
-    assert "300 times as fast" in out and ("You said 50." in out) == (guess == 50)
+    return run([{"how": how, "n": n, "double_s": s} for (how, n), s in times.items()])
+
+
+@pytest.mark.parametrize(("guess", "said"), [(..., "You made no bet."), (50, "You said 50.")])
+def test_loops_and_tensors(guess: object, said: str, capsys: Captured) -> None:
+    lesson_00.show_doubled(doubled(), guess)
+    assert f"300 times as fast. {said}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

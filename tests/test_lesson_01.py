@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from by_torchrun import torchrun
-from conftest import ROOT, checks, concludes_nothing, disturb
+from conftest import ROOT, checks, concludes_nothing, disturb, takes_nonsense
 
 import lesson_01
 from course_utils import Run
@@ -212,7 +213,7 @@ def test_in_a_notebook_a_wrong_bet_hides_no_number_behind_a_click(monkeypatch: p
     at_once = str(next(iter(lesson_01.show_one_line(race(), 1).below)))
     assert all(words in at_once for words in ("took 12 s", "30 ms instead of 60 ms", "You said 1 s", "6 kernels"))
     at_once = str(next(iter(lesson_01.show_again(compilations(), "sizes").below)))
-    assert all(words in at_once for words in ("You said the sizes", "compiled 8 times", "compiled once"))
+    assert all(words in at_once for words in ("You said sizes, as most do", "compiled 8 times", "compiled once"))
 
 
 def test_another_training_or_a_slower_one_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +234,9 @@ def test_another_training_or_a_slower_one_is_seen(capsys: pytest.CaptureFixture[
         ({}, 10, "You said 10. It comes later", "400"),
         ({}, "many", "should be a number of steps", "400"),
         ({"compiled": 0.08}, 100, "saved nothing here, so nothing pays it back. You said 100.", "saves nothing here"),
+        ({"compiled": 0.08}, 0, "should be a number of steps", "saves nothing here"),
         ({"first": 0.01}, ..., "is about 0 steps", "Paid back after about 0 steps"),
+        ({"first": 0.01}, 300, "You said 300. It comes sooner", "Paid back after about 0 steps"),
     ],
 )
 def test_what_one_line_costs_and_when_it_is_paid_back(
@@ -257,20 +260,22 @@ def test_the_explorer_starts_from_the_readers_numbers_and_says_what_it_draws() -
         lesson_01.pays_back(compiled_ms="fast")
 
 
+GOOD: dict[str, Any] = {"name": "mended", "graphs": 1, "cuts": []}
+BAD: dict[str, Any] = {"name": "watched", "graphs": 2, "cuts": ["  if y.isnan().any():"]}
+
+
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [(..., ""), (2, "As you said: one up to the if"), (1, "You said 1. Python needs"), (5, "You said 5.")],
+    [(..., ""), (2, "You said 2: one up to the if"), (1, "You said 1. Python needs"), (5, "You said 5. There's one")],
 )
 def test_graph_breaks(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    good = {"name": "mended", "graphs": 1, "cuts": []}
-    bad = {"name": "watched", "graphs": 2, "cuts": ["  if y.isnan().any():"]}
-    lesson_01.show_breaks(run(bad, good), guess)
+    lesson_01.show_breaks(run(BAD, GOOD), guess)
     out = capsys.readouterr().out
     assert f"With the if: 2 graphs. {said}".strip() in out and "Cut at `if y.isnan().any():`" in out
     with pytest.raises(ClaimError, match="one graph"):
-        lesson_01.show_breaks(run(bad, good | {"graphs": 3}), guess)
+        lesson_01.show_breaks(run(BAD, GOOD | {"graphs": 3}), guess)
     with pytest.raises(ClaimError, match="the if breaks the graph"):
-        lesson_01.show_breaks(run(bad | {"graphs": 1}, good), guess)
+        lesson_01.show_breaks(run(BAD | {"graphs": 1}, GOOD), guess)
 
 
 def test_fullgraph_makes_the_if_an_error() -> None:
@@ -377,6 +382,22 @@ def test_a_faster_script_is_no_failure_and_a_missing_loop_is(capsys: pytest.Capt
     assert "○ not shown here: scripted, ten products are less than twice" in capsys.readouterr().out
     with pytest.raises(ClaimError, match="script keeps the loop"):
         lesson_01.show_classic(products(read="aten::mul"))
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda guess: lesson_01.show_one_line(race(), guess),
+        lambda guess: lesson_01.show_break_even(race(), guess),
+        lambda guess: lesson_01.show_break_even(race(compiled=0.08), guess),
+        lambda guess: lesson_01.show_breaks(run(BAD, GOOD), guess),
+        lambda guess: lesson_01.show_again(compilations(), guess),
+        lambda guess: lesson_01.show_classic(products(), guess),
+    ],
+    ids=["one_line", "break_even", "never", "breaks", "again", "classic"],
+)
+def test_a_bet_that_is_none(show: Callable[[object], object], capsys: pytest.CaptureFixture[str]) -> None:
+    takes_nonsense(show, capsys)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
 
 import lesson_02
 from course_utils import Provenance, Run, Samples, Sweep, published
@@ -261,7 +261,7 @@ def streams(twice: bool = True) -> Run:
 
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [(..., "Would you have noticed"), (2, "You said twice"), (1, "nobody deals"), (3, "There are two workers")],
+    [(..., "Would you have noticed"), (2, "You said 2. Remember"), (1, "nobody deals"), (3, "There are two workers")],
 )  # fmt: skip
 def test_samples_that_come_twice(guess: object, said: str, capsys: Out) -> None:
     lesson_02.show_streams(streams(), guess)
@@ -269,6 +269,21 @@ def test_samples_that_come_twice(guess: object, said: str, capsys: Out) -> None:
     assert said in out and "12 samples: 24 arrive as it stands, 12 when they're dealt out" in out
     with pytest.raises(ClaimError, match="twice"):
         lesson_02.show_streams(streams(twice=False), guess)
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda guess: lesson_02.show_rate(run([{"images_per_s": 600.0, "batch": [20, 3, 224, 224]}]), guess),
+        lambda guess: lesson_02.show_workers(Rates({0: 500, 1: 480, 2: 950, 4: 1500}), guess),  # type: ignore[arg-type]
+        lambda guess: lesson_02.show_starving(training(0, 0.04, 0.04), training(2, 0.001, 0.04), guess),
+        lambda guess: lesson_02.show_copies(copied(), guess),
+        lambda guess: lesson_02.show_streams(streams(), guess),
+    ],
+    ids=["rate", "workers", "starving", "copies", "streams"],
+)
+def test_a_bet_that_is_none(show: Callable[[object], object], capsys: Out) -> None:
+    takes_nonsense(show, capsys)
 
 
 @pytest.mark.parametrize(

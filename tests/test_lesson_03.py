@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import checks, concludes_nothing, disturb
+from conftest import checks, concludes_nothing, disturb, takes_nonsense
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -59,7 +59,7 @@ def program(name: str) -> Any:
         (0, [24], 4, ["You said 4. It's one call for each GPU"]),
         (1, [24], None, ["With one GPU the wrapper moves the model and the batch there"]),
         (1, [24], 2, ["You said 2. It's one call for each GPU"]),
-        (2, [12, 12], 2, ["2 times, with 12 + 12 samples. You knew.", "2 GPUs work on one batch"]),
+        (2, [12, 12], 2, ["2 times, with 12 + 12 samples. You said 2. You knew.", "2 GPUs work on one batch"]),
         (7, [4] * 6, 7, ["6 times", "You said 7. It's one call for each chunk", "6 of 7 GPUs", "6 GPUs work on"]),
         (8, [3] * 8, 8, ["8 times", "You knew."]),
     ],
@@ -215,7 +215,10 @@ def a_training(data_parallel: Any) -> tuple[Any, list[float], list[float]]:
             w = (w - lr * gradient).detach().requires_grad_()
         return losses
 
-    return train, train(lambda w, _: data_parallel * 4 * w**2), train(lambda w, _: 4 * w**2)
+    def alone(loss_of: Any, lr: float = 0.15) -> list[float]:
+        return train(lambda w, _: 4 * w**2, lr)
+
+    return alone, train(lambda w, _: data_parallel * 4 * w**2), alone(None)
 
 
 @pytest.mark.parametrize(
@@ -226,22 +229,18 @@ def a_training(data_parallel: Any) -> tuple[Any, list[float], list[float]]:
         (4, 1, "each replica's loss is already a mean"),
         (4, 0.25, "it's the other way round"),
         (4, 8, "4 replicas each bring a mean"),
-        (4, "more", "4 replicas each bring a mean"),
+        (4, 0.999, "You said 0.999, and it's the other way round"),
+        (4, 0, "Your bet should be a number, where 1 is the rate you set."),
         (8, 8, "You said 8: that's it"),
     ],
 )
 def test_sum_or_mean(n: int, guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     train, summed, averaged = a_training(n)
-    original = lesson_03.show_sum
-
-    def own_train(loss_of: Any, lr: float = 0.15) -> list[float]:
-        return train(lambda w, _: 4 * w**2, lr)
-
-    original(own_train, summed, averaged, n, guess)
+    lesson_03.show_sum(train, summed, averaged, n, guess)
     out = capsys.readouterr().out
     assert said in out and f"✓ the sum over {n} replicas trains as {n} times the learning rate does" in out
     with pytest.raises(ClaimError, match="times the learning rate"):
-        original(own_train, averaged, averaged, n, guess)
+        lesson_03.show_sum(train, averaged, averaged, n, guess)
 
 
 def multiplied(two_threads: float, processes: float, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Run]]:
@@ -386,6 +385,25 @@ def test_memory(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: 
     out = capsys.readouterr().out
     assert said in out, out
     assert "3 more checks passed" in out and "end of backward" in figure.summary
+
+
+def test_a_bet_that_is_none(
+    counted: tuple[Run, dict[int, Run]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_launched("03_memory", monkeypatch)
+    memory = deeper.launch("03_memory.py", 1, ["--gpus", 2])
+    monkeypatch.setattr(deeper, "launch", lambda *_, **__: memory)
+    monkeypatch.setattr(traffic, "counts", lambda: counted)
+    multiplied(1.1, 2.0, monkeypatch)
+    called = run([{"samples": 24}, {"devices": 0, "rows": 24}])
+    for show in (
+        lambda guess: lesson_03.show_one_line(called, guess),
+        lambda guess: lesson_03.show_sum(*a_training(4), 4, guess),
+        lambda guess: lesson_03.show_memory(2, guess),
+        lesson_03.show_traffic,
+        lesson_03.show_threads,
+    ):
+        takes_nonsense(show, capsys)
 
 
 def test_what_a_replica_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
 from torch.utils.data import DistributedSampler
 
 import lesson_03
@@ -19,9 +19,8 @@ import lesson_04
 from course_utils import Run, Samples, Sweep, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
-from course_utils.pages import AT_ONCE, SENTENCE_ENDS
+from course_utils.pages import AT_ONCE, SENTENCE_ENDS, Diff
 from course_utils.results import RankResult
-from lesson_04.changed_lines import Diff
 
 
 def test_diff_counts_lines(tmp_path):
@@ -107,7 +106,8 @@ def trained(
         (2, 3, "You knew."),
         (2, 1, "You said 1. That's what rank 0 brought"),
         (2, 5, "You said 5. Each rank brings one tensor"),
-        (8, 36.0, "All 8 ranks hold 36: 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8. You knew."),
+        (1, 1, "You said 1. You knew."),
+        (8, 36.0, "All 8 ranks hold 36: 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8. You said 36. You knew."),
     ],
 )
 def test_the_sum(n: int, guess: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,23 +170,26 @@ def test_an_image_that_no_rank_trained_on_is_seen(tmp_path: Path) -> None:
         lesson_04.show_training(trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path, lost=1))
 
 
+def steps(gap: float, shift: float = 0.0, alone: float = 0.0) -> list[dict[str, object]]:
+    """What a rank reports of its model and of its twin."""
+    return [
+        {"step": i, "gap": gap * (i + 1), "losses": [4.6, 4.6, 4.5 + alone], "sums": [5.0 - i + shift, 7 + alone]}
+        for i in range(5)
+    ]
+
+
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
         (..., "Would you have guessed so little?"),
         (0, "You said 0, and that's nearly it"),
-        (1e-12, "You said so"),
+        (1e-12, "You said 1e-12: rounding is all that's left."),
+        (1e-9, "You said 1e-09. It's far less"),
         (1e-3, "You said 0.001. It's far less"),
         ("small", "should be a number"),
     ],
 )
 def test_the_twin(guess: object, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def steps(gap: float, shift: float = 0.0, alone: float = 0.0) -> list[dict[str, object]]:
-        return [
-            {"step": i, "gap": gap * (i + 1), "losses": [4.6, 4.6, 4.5 + alone], "sums": [5.0 - i + shift, 7 + alone]}
-            for i in range(5)
-        ]
-
     lesson_04.show_twin(run(steps(1e-16), steps(1e-16, alone=0.1)), guess)
     out = capsys.readouterr().out
     assert said in out and "differ by 5e-16 at most" in out and "✓ 6 more checks passed" in out
@@ -261,7 +264,12 @@ def test_a_disturbed_sweep_is_not_conclusive(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("guess", "said"),
-    [(..., "Would you have noticed?"), ("nothing", "As you said"), ("Error", "no"), ("loss", "the loss")],
+    [
+        (..., "Would you have noticed?"),
+        ("nothing at all", "You said nothing, and nothing tells you."),
+        ("Error", "You said error, and hoped for one. There's none"),
+        ("loss", "You said loss, and hoped that it would tell. Would you stop"),
+    ],
 )
 def test_without_set_epoch(guess: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = trained(2, 0.5, tmp_path), trained(2, 0.5, tmp_path, set_epoch=False)
@@ -270,6 +278,22 @@ def test_without_set_epoch(guess: object, said: str, tmp_path: Path, capsys: pyt
     assert said in out and "✓ without set_epoch every epoch has the same order" in out
     with pytest.raises(ClaimError, match="the same order"):
         lesson_04.show_order(good, good, guess)
+
+
+def test_a_bet_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    near, far = ({k: Samples([850 * k**p], "images_per_s") for k in (1, 2, 4, 8)} for p in (0.98, 0.66))
+    monkeypatch.setattr(lesson_04, "_emulated", lambda: (near, far, 95_000_000))
+    plain, good = trained(1, 1.0, tmp_path), trained(2, 0.5, tmp_path)
+    bad = trained(2, 0.5, tmp_path, set_epoch=False)
+    for show in (
+        lambda guess: lesson_04.show_sum(run([{"total": 3.0}], [{"total": 3.0}]), guess),
+        lambda guess: lesson_04.show_twin(run(steps(1e-16), steps(1e-16, alone=0.1)), guess),
+        lambda guess: lesson_04.show_eight(plain, good, guess),
+        lambda guess: lesson_04.show_order(good, bad, guess),
+    ):
+        takes_nonsense(show, capsys)
 
 
 def test_a_changed_program_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

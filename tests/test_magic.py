@@ -58,7 +58,16 @@ def test_defaults(calls: list[Any]) -> None:
     assert isinstance(ranks("", "x = 1\n", {}), Run)
     (script, n, args), settings = calls[0]
     assert (n, args) == ("auto", [])
-    alone = {"nodes": 1, "dry": False, "detach": False, "module": "", "cluster": "", "slow": {}, "one_of": 0}
+    alone = {
+        "nodes": 1,
+        "dry": False,
+        "detach": False,
+        "module": "",
+        "cluster": "",
+        "slow": {},
+        "one_of": 0,
+        "host": "",
+    }
     assert (
         settings
         == {
@@ -82,7 +91,16 @@ def test_every_option(calls: list[Any]) -> None:
     assert ranks(line, "x = 1", namespace) is None and isinstance(namespace["result"], Run)
     (_, n, args), settings = calls[0]
     assert (n, args) == (3, ["--lr", "0.1", "-o", "a b", "--", "x"])
-    several = {"nodes": 3, "dry": True, "detach": True, "module": "", "cluster": "", "slow": {}, "one_of": 0}
+    several = {
+        "nodes": 3,
+        "dry": True,
+        "detach": True,
+        "module": "",
+        "cluster": "",
+        "slow": {},
+        "one_of": 0,
+        "host": "",
+    }
     assert (
         settings
         == {

@@ -2,7 +2,8 @@
 
     python tools/bench_emulation.py predict      the same steps by both, which share no code for collectives
     python tools/bench_emulation.py published    rates and speed-ups of other people's GPUs
-    python tools/bench_emulation.py links        their all-reduces, by size
+    python tools/bench_emulation.py changes      what a change gained them: channels_last, another vocabulary
+    python tools/bench_emulation.py links        their collectives, by size
     python tools/bench_emulation.py memory       peaks, against torch's own count, a count by hand, and published ones
     python tools/bench_emulation.py fit          what programs reach of the makers' peaks, for data/clusters.toml
 
@@ -47,6 +48,15 @@ busbw_Bps = 20e9
 hop_s = 5e-6
 [link.free]
 busbw_Bps = 1e16
+"""
+# A card that others measured, and that the course has no table of; its memory isn't judged.
+CARDS = """
+[device.RTX3090]
+like = "A100"
+memory_Bps = 936e9
+flops = { float32 = 35.6e12, tf32 = 35.6e12, float16 = 71e12, bfloat16 = 71e12 }
+sm_count = 82
+source = "NVIDIA Ampere GA102 GPU Architecture, 2021, without sparsity, sums in float32"
 """
 LINK = predict.Link(5e-6, 20e9)
 BUCKETS_MB = (4.0, 8.0, 25.0, 60.0, 1000.0)  # of 50 layers of 4 MiB: 50, 25, 8, 4 buckets and 1
@@ -131,6 +141,18 @@ def link_rows() -> Iterator[Row]:
         yield Row(case.id, seconds * 1e6, case.observed, "us")
 
 
+def collective_rows(role: str) -> Iterator[Row]:
+    """Collectives of all sizes over NVLink 4, by `emulation.links`. A program that waits for each also waits for the
+    host to start it."""
+    for case in of_class("collective"):
+        if case.role == role:
+            found = cluster(case.inputs["cluster"])
+            route = links.Route.of(found, range(case.inputs["ranks"]))
+            seconds = links.seconds(case.inputs["kind"], case.inputs["bytes"], route)
+            seconds += links.CALL * found.device.host_s if case.inputs["waits"] else 0.0
+            yield Row(case.id, seconds * 1e6, case.observed, "us")
+
+
 # Llama 3.1 8B under FSDP2, 2 sequences of 8192 words a GPU, by how many GPUs: GiB, as torchtitan says it, which is what
 # the allocator has reserved. What it had given out isn't published; the gap between blocks isn't modelled.
 RESERVED_GIB = {8: 82.4, 128: 67.0}  # pytorch/torchtitan@31a17bf benchmarks/llama3_h100_202412_torchtitan.md
@@ -156,12 +178,16 @@ def reserved_rows() -> Iterator[Row]:
         yield Row(f"Llama 3.1 8B, FSDP2 on {ranks} GPUs", record["peak_bytes"] / 2**30, published_gib, "GiB")
 
 
+def of_class(cls: str) -> list[published.Case]:
+    """What others measured, in `data/emulated_cases.json`."""
+    return [case for case in published.load(COURSE / "data" / "emulated_cases.json") if case.cls == cls]
+
+
 def cases(gpus: int | None = None, role: str = "") -> list[published.Case]:
-    """Rates of training that others measured, in `data/emulated_cases.json`."""
-    found = published.load(COURSE / "data" / "emulated_cases.json")
+    """Rates of training that others measured."""
     return [
         case
-        for case in found
+        for case in of_class("throughput")
         if (gpus is None or case.inputs["cluster"].startswith(f"{gpus}x")) and role in ("", case.role)
     ]
 
@@ -170,7 +196,7 @@ def train(cluster_name: str, names: list[str], *flags: str) -> dict[str, dict[st
     """What the program reports for each case, by its name. One launch for a few, since it takes a while to start; a
     case that doesn't fit into the memory is left out, and said."""
     found: dict[str, dict[str, Any]] = {}
-    ranks = int(cluster_name.split("x")[0])
+    ranks = cluster(cluster_name).count
     left = [names[i : i + 3] for i in range(0, len(names), 3)]
     while left:
         few = left.pop(0)
@@ -197,6 +223,23 @@ def published_rows(gpus: int, role: str) -> Iterator[Row]:
         for case in here:
             if case.inputs["case"] in records:
                 yield Row(case.id, records[case.inputs["case"]]["samples_per_s"], case.observed, "/s")
+
+
+def change_rows(role: str) -> Iterator[Row]:
+    """How many times as fast a program trains after a change as before."""
+    wanted: dict[str, list[published.Case]] = {}
+    for case in of_class("change"):
+        if case.role == role:
+            wanted.setdefault(case.inputs["cluster"], []).append(case)
+    with tempfile.TemporaryDirectory() as folder:
+        cards = Path(folder) / "cards.toml"
+        cards.write_text(CARDS)
+        for name, here in wanted.items():
+            steps = [case.inputs[key] for case in here for key in ("before", "after")]
+            records = train(f"{cards}:{name}" if name == "1xRTX3090" else name, steps)
+            for case in here:
+                before, after = (records[case.inputs[key]]["samples_per_s"] for key in ("before", "after"))
+                yield Row(case.id, after / before, case.observed, "x")
 
 
 def speed_up_rows() -> Iterator[tuple[Row, Row]]:
@@ -274,14 +317,15 @@ def modelled_s(record: dict[str, Any], device: Device, reached: dict[str, float]
 
     def seconds(work: list[Any]) -> float:
         total = 0.0
-        for flops, nbytes, what, launches, count in work:
+        for flops, nbytes, what, launches, reordered, count in work:
             dtype, _, conv = what.partition("_")
             kind = "tf32" if dtype == "float32" and "tf32" in reached else dtype
             kind = kind if kind in device.flops else "float32"
             rate = reached.get(kind, 1.0)
             compute_s = flops / (device.flops[kind] * (reached.get(f"{kind}_conv", rate) if conv else rate))
-            memory_s = nbytes / (device.memory_Bps * reached["memory"])
-            total += count * max(compute_s, memory_s, device.launch_s * launches)
+            reached_Bps = device.memory_Bps * reached["memory"]
+            longest = max(compute_s, nbytes / reached_Bps, device.launch_s * launches)
+            total += count * (longest + reordered / reached_Bps)
         return total
 
     return float(record["accumulate"] * seconds(record["work"]) + seconds(record["once"]))
@@ -301,7 +345,7 @@ def show(rows: Iterator[Row], other: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["predict", "published", "links", "memory", "fit"])
+    parser.add_argument("what", choices=["predict", "published", "changes", "links", "memory", "fit"])
     what = parser.parse_args().what
     if what == "predict":
         show(ddp_rows(), "predicted")
@@ -309,6 +353,13 @@ def main() -> None:
         show(pipeline_rows("lab"), "predicted")
     elif what == "links":
         show(link_rows(), "published")
+        print("NVLink 4, fitted, then held out")
+        show(collective_rows("calibration"), "published")
+        show(collective_rows("validation"), "published")
+    elif what == "changes":
+        print("fitted, then held out")
+        show(change_rows("calibration"), "published")
+        show(change_rows("validation"), "published")
     elif what == "memory":
         rows = list(memory_rows())
         for by in dict.fromkeys(by for _, by in rows):

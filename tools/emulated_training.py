@@ -1,6 +1,8 @@
 """One rank of `tools/bench_emulation.py published`: training steps of known models on modelled GPUs.
 
-A case is MODEL:PRECISION:BATCH:SEQUENCE:ACCUMULATE, as in resnet50:amp:256:0:1 or bert_large:tf32:128:128:64.
+A case is MODEL:PRECISION:BATCH:SEQUENCE:ACCUMULATE, as in resnet50:amp:256:0:1, bert_large:tf32:128:128:64 or, of GPT-2
+with its number of words, gpt2-50257:bf16:16:1024:1. amp takes images with channels_last, amp-nchw without, bf16-all has
+the weights in bfloat16 too.
 """
 
 import argparse
@@ -63,7 +65,39 @@ class Bert(nn.Module):
         return self.head(x[:, : 80 if tokens.shape[1] == 512 else 20].reshape(-1, x.shape[2]))
 
 
+class Gpt2(nn.Module):
+    """GPT-2 of 124M: the head shares the words' vectors."""
+
+    def __init__(self, vocabulary: int, width: int = 768, depth: int = 12, heads: int = 12):
+        super().__init__()
+        self.heads = heads
+        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
+        parts = {"first": (width,), "second": (width,), "qkv": (width, 3 * width), "out": (width, width)}
+        parts |= {"up": (width, 4 * width), "down": (4 * width, width)}
+        self.layers = nn.ModuleList(
+            nn.ModuleDict({k: nn.LayerNorm(*n) if len(n) == 1 else nn.Linear(*n) for k, n in parts.items()})
+            for _ in range(depth)
+        )
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        (b, s), x = tokens.shape, self.words(tokens) + self.places.weight[: tokens.shape[1]]
+        for layer in self.layers:
+            q, k, v = (
+                t.view(b, s, self.heads, -1).transpose(1, 2) for t in layer["qkv"](layer["first"](x)).chunk(3, -1)
+            )
+            mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + layer["out"](mixed.transpose(1, 2).reshape(x.shape))
+            x = x + layer["down"](nn.functional.gelu(layer["up"](layer["second"](x)), approximate="tanh"))
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
 def model_and_data(name: str, batch: int, length: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    if name.startswith("gpt2"):
+        vocabulary = int(name.partition("-")[2])
+        tokens = torch.randint(vocabulary, (batch, length))
+        return Gpt2(vocabulary), tokens, torch.randint(vocabulary, (batch * length,))
     if name.startswith("bert"):
         model: nn.Module = Bert(*((1024, 24, 16) if name == "bert_large" else (768, 12, 12)), length)
         rows = batch * (2 if length == 384 else 80 if length == 512 else 20)
@@ -73,18 +107,20 @@ def model_and_data(name: str, batch: int, length: int) -> tuple[nn.Module, torch
         blocks = torchvision.models.resnet.Bottleneck
         model = torchvision.models.ResNet(blocks, [3, 4, 23, 3], groups=32, width_per_group=4)
     else:
-        model = torchvision.models.resnet50()
+        model = torchvision.models.get_model(name)
     return model, torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,))
 
 
-def kernels() -> Counter[tuple[float, float, str, int]]:
-    """Count from now on what the modelled GPU runs: FLOPs, bytes, the type of its arithmetic, and launches."""
+def kernels() -> Counter[tuple[float, float, str, int, float]]:
+    """Count from now on what the modelled GPU runs: FLOPs, bytes, the type of its arithmetic, launches, and the bytes
+    of what is reordered for it."""
     from course_utils.emulation import costs, plans
 
-    counted: Counter[tuple[float, float, str, int]] = Counter()
-    parts: dict[int, tuple[float, float, str, int]] = {}
+    counted: Counter[tuple[float, float, str, int, float]] = Counter()
+    parts: dict[int, tuple[float, float, str, int, float]] = {}
     latest: dict[str, Any] = {}
     real_seconds, real_launches, real_new, real_plan = costs.seconds, costs.launches, plans.Plans._new, plans.Plans.plan
+    real_reordered = costs.reordered
 
     def seconds(gpu: Any, func: Any, flops: float, nbytes: float, dtype: torch.dtype) -> float:
         kind = str(dtype).removeprefix("torch.") + ("_conv" if "convolution" in func._schema.name else "")
@@ -95,11 +131,15 @@ def kernels() -> Counter[tuple[float, float, str, int]]:
         latest["launches"] = real_launches(*args)
         return int(latest["launches"])
 
+    def reordered(*args: Any) -> float:
+        latest["reordered"] = real_reordered(*args)
+        return float(latest["reordered"])
+
     def new(self: Any, *args: Any) -> Any:
         latest.clear()
         plan = real_new(self, *args)
         if latest:
-            parts[id(plan)] = (*latest["work"], latest["launches"])
+            parts[id(plan)] = (*latest["work"], latest["launches"], latest["reordered"])
         return plan
 
     def plan(self: Any, *args: Any) -> Any:
@@ -109,7 +149,7 @@ def kernels() -> Counter[tuple[float, float, str, int]]:
         return found
 
     for owner, name, own in (
-        (costs, "seconds", seconds), (costs, "launches", launches),
+        (costs, "seconds", seconds), (costs, "launches", launches), (costs, "reordered", reordered),
         (plans.Plans, "_new", new), (plans.Plans, "plan", plan),
     ):  # fmt: skip
         setattr(owner, name, own)
@@ -132,16 +172,18 @@ def main() -> None:
             model, x, y = model_and_data(name, batch, length)
         if precision == "amp" and not name.startswith("bert"):  # as the published programs do
             model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        model = model.to(torch.bfloat16) if precision == "bf16-all" else model
         if dist.get_world_size() > 1:
             model = DistributedDataParallel(model, device_ids=[device().index])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        if name.startswith("bert"):
-            optimizer = torch.optim.AdamW(model.parameters())
-        amp = precision == "amp"
+        if name.startswith(("bert", "gpt2")):
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True if name.startswith("gpt2") else None)
+        amp = precision.startswith("amp")
+        half = torch.bfloat16 if precision.startswith("bf16") else torch.float16
         scaler = torch.amp.GradScaler("cuda", enabled=amp)
 
-        def backward(model: Any = model, x: Any = x, y: Any = y, amp: bool = amp, scaler: Any = scaler) -> None:
-            with torch.autocast("cuda", torch.float16, enabled=amp):
+        def backward(model: Any = model, x: Any = x, y: Any = y, half: Any = half, scaler: Any = scaler) -> None:
+            with torch.autocast("cuda", half, enabled=scaler.is_enabled() or half == torch.bfloat16):
                 loss = cross_entropy(model(x), y)
             scaler.scale(loss).backward()
 

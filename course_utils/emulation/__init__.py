@@ -14,8 +14,9 @@ from collections.abc import Callable
 SPANS = 200_000  # of the timeline, that are kept
 
 
-def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
+def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | None = None) -> Callable[[], None]:
     """Let torch believe in the GPUs of a cluster (its JSON) in this process and all threads that it starts from now on.
+    A process that a rank spawned has no place among the launch's ranks; its clock begins at `spawned_at`.
 
     Returns what to call when the program has ended: it leaves the timeline and the memory's peak next to the rank's
     records, and gives back the real clocks.
@@ -23,19 +24,35 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     from torch.distributed import is_available
 
     from ..clusters import Cluster
-    from . import autocast, cuda, driver, edges, group, kinds, marks, old_types, tensors
+    from . import (
+        autocast,
+        choices,
+        cuda,
+        driver,
+        edges,
+        group,
+        host_clocks,
+        kinds,
+        loaders,
+        marks,
+        measured,
+        old_types,
+        spawned,
+        tensors,
+    )  # fmt: skip
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
     if found.one_of:  # the others are only thought of
         world_size = found.one_of
         os.environ.update(WORLD_SIZE=str(world_size))
-    # All ranks run here; the program sees the node that it would be on.
-    at_most = max(1, found.per_node // int(os.environ.get("COURSE_GPUS_PER_RANK", "1")))
-    node, local_rank = divmod(rank, at_most)
-    on_node = min(at_most, world_size - node * at_most)
-    os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(on_node), GROUP_RANK=str(node))
+    if spawned_at is None:  # all ranks run here; the program sees the node that it would be on
+        at_most = max(1, found.per_node // int(os.environ.get("COURSE_GPUS_PER_RANK", "1")))
+        node, local_rank = divmod(rank, at_most)
+        on_node = min(at_most, world_size - node * at_most)
+        os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(on_node), GROUP_RANK=str(node))
     gpus = Gpus(found, rank, world_size)
+    gpus.spawned, gpus.clock.host = spawned_at is not None, spawned_at or 0.0
     cuda.install(gpus)
     operators = tensors.install(gpus)
     old_types.install()
@@ -44,14 +61,25 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
     marked = marks.install(gpus)
     if is_available():
         group.install(gpus)
-    edges.install(gpus, operators)
+    clocks = host_clocks.HostClocks(gpus)
+    if found.host == "measured":
+        measured.install(gpus, clocks)
+    clocks.install()
+    edges.install(gpus, operators, clocks)
+    loaders.install(gpus, clocks)
+    spawned.install(gpus)
     forget = driver.install(gpus)
 
     def finish() -> None:
-        edges.real_time()
+        clocks.stop()
         forget()
         folder = os.environ.get("COURSE_RUN_DIR")
-        if folder is None or gpus.forked:
+        if gpus.forked:
+            return
+        choices.say_at_the_end()
+        if gpus.spawned:
+            spawned.leave_clock(gpus)
+        if folder is None or (gpus.spawned and not gpus.joined):
             return
         kinds.find_gradients()
         used = max(gpus.memory, key=lambda memory: memory.most)
@@ -65,7 +93,11 @@ def activate(cluster: str, rank: int, world_size: int) -> Callable[[], None]:
             "marks": marked,
             "spans": gpus.clock.spans[:SPANS],
         }
-        with open(os.path.join(folder, f"rank{rank}.emulated.json"), "w") as file:
+        path = os.path.join(folder, f"rank{gpus.rank}.emulated.json")
+        if not gpus.spawned and os.path.exists(path):  # of the rank that it spawned, which did the work
+            with open(path) as file:
+                left = json.load(file) | {"host_s": gpus.clock.host}
+        with open(path, "w") as file:
             json.dump(left, file)
 
     return finish

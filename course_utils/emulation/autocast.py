@@ -68,17 +68,16 @@ def install() -> None:
     _kept.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for names, rule in (
-            (LOWER, "lower"),
-            (FLOAT32, "float32"),
-            (PROMOTE, "promote"),
-            (["binary_cross_entropy"], "banned"),
-        ):
-            for name in names:
-                packet, _, overload = name.partition(".")
-                found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-                if found is not None:
-                    library.impl(name, _kernel(state, found, rule), _KEY, allow_override=True)
+        lists = {"lower": LOWER, "float32": FLOAT32, "promote": PROMOTE, "banned": ["binary_cross_entropy"]}
+        rules = {name: rule for rule, names in lists.items() for name in names}
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key(_KEY):
+            if name.startswith("aten::") and name[6:] not in rules:  # the CPU casts here, and CUDA doesn't
+                library.impl(name[6:], torch.library.fallthrough_kernel, _KEY, allow_override=True)
+        for name, rule in rules.items():
+            packet, _, overload = name.partition(".")
+            found = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+            if found is not None:
+                library.impl(name, _kernel(state, found, rule), _KEY, allow_override=True)
     _take_over_switches(state)
 
 

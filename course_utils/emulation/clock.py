@@ -52,6 +52,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.host = 0.0
+        self.slept = 0.0  # how much of that the program has slept
         self.queues: list[Queue] = []
         self.spans: list[tuple[str, str, float, float]] = []
         self.waited: dict[int, int] = {}  # of each queue, the work that the host has waited for
@@ -88,6 +89,11 @@ class Clock:
         """All further work of a queue waits for a mark; the host doesn't."""
         queue.free = max(queue.free, mark.at)
         queue.join(mark.done)
+
+    def sleep(self, seconds: float) -> None:
+        """The host sleeps."""
+        self.host += seconds
+        self.slept += seconds
 
     def wait_until(self, when: float) -> None:
         """The host waits."""

@@ -5,25 +5,55 @@ Below us torch calls the CPU's operators, so that what CUDA does differently is 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from ..clusters import Device
+from . import recurrent
 
 aten = torch.ops.aten
 _NAMES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
+_RECURRENT = (aten._cudnn_rnn, aten._cudnn_rnn_backward)
+# What torch's counter doesn't know.
+_FLOPS = {aten._cudnn_rnn: recurrent.flops, aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2)}
+# These overwrite all that they write to, and don't read what it held.
+OVERWRITES = {
+    aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_, aten.exponential_,
+    aten._foreach_zero_, aten._foreach_copy_,
+}  # fmt: skip
+# These start no kernel, they only take memory; and these read nothing of their tensor but its shape.
+_EMPTY = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.empty_permuted, aten.new_empty, aten.new_empty_strided,
+}  # fmt: skip
+LIKE = _EMPTY | {
+    aten.zeros_like, aten.ones_like, aten.full_like, aten.rand_like, aten.randn_like, aten.randint_like, aten.new_zeros,
+    aten.new_ones, aten.new_full,
+}  # fmt: skip
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
-# CUDA's fused attention skips the half above the diagonal; where `is_causal` stands among the arguments.
-_CAUSAL = {
-    aten._scaled_dot_product_flash_attention_for_cpu: 4,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: 7,
-}
+_PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}  # where their matrices start
+# Tensor cores take rows that start at multiples of 16 bytes, and are fed slower the less aligned they are: Matrix
+# Multiplication Background, NVIDIA's user's guide, 2.2. This is what they reach at 2 bytes, fitted to two GPT-2s on an
+# A100 whose vocabulary went from 50,257 to 50,304; between 2 and 16 bytes it's interpolated.
+_AT_2_BYTES = 0.6
+# How the arguments are called that say which words of a sequence see which, and how long the sequences of a batch are
+# that lie one after the other.
+_CAUSAL = ("is_causal", "custom_mask_type")
+_ENDS = ("cum_seq_q", "cum_seq_k", "cu_seq_q", "cu_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+# cuDNN's tensor cores take channels last. What comes in another order is brought into it and back by kernels of their
+# own, of whose time so much shows, fitted to ResNets with and without channels_last (`bench_emulation.py changes`). The
+# rest cuDNN avoids, by kernels that read the other order. TF32's rate for convolutions is fitted to programs without
+# channels_last, so it has that time in it already.
+_REORDERING_SHOWS = 0.66
+part = 1.0  # of an operator's arithmetic that is done
 # aten/src/ATen/native/cuda/MultiTensorApply.cuh: tensors of a launch, by how many lists there are, and elements of one
 # of the 320 blocks of a launch.
 _TENSORS_A_LAUNCH = (110, 64, 48, 36, 30)
@@ -40,11 +70,7 @@ def seconds(device: Device, func: Any, flops: float, nbytes: float, dtype: torch
 def rate(device: Device, func: Any, dtype: torch.dtype) -> float:
     """FLOP/s that a product of this type reaches: with tensor cores where there are any, float32 by TF32 where torch's
     switches allow it."""
-    kind = _NAMES.get(dtype, "float32")
-    if kind == "float32" and "tf32" in device.flops and tf32(func):
-        kind = "tf32"
-    if kind not in device.flops:
-        kind = "float32"
+    kind = _arithmetic(device, func, dtype)
     reached = device.reached.get(kind, 1.0)
     if (
         getattr(func, "_overloadpacket", func) in _CONVOLUTIONS
@@ -53,14 +79,60 @@ def rate(device: Device, func: Any, dtype: torch.dtype) -> float:
     return device.flops[kind] * reached
 
 
+def _arithmetic(device: Device, func: Any, dtype: torch.dtype) -> str:
+    kind = _NAMES.get(dtype, "float32")
+    if kind == "float32" and "tf32" in device.flops and tf32(func):
+        kind = "tf32"
+    return kind if kind in device.flops else "float32"
+
+
+def unaligned(device: Device, func: Any, args: Sequence[Any], out: Any, dtype: torch.dtype) -> float:
+    """How many times as long tensor cores take for a product whose rows don't start at multiples of 16 bytes."""
+    start = _PRODUCTS.get(func._overloadpacket)
+    if start is None or _arithmetic(device, func, dtype) not in ("tf32", "float16", "bfloat16"):
+        return 1.0
+    steps = [
+        step * t.element_size()
+        for t in (args[start], args[start + 1], out)
+        for n, step in zip(t.shape, t.stride(), strict=True)
+        if n > 1 and step > 1
+    ]
+    aligned = math.gcd(16, *steps)  # a power of two
+    return float(_AT_2_BYTES ** (-math.log2(16 / max(aligned, 2)) / 3))
+
+
+def reordered(device: Device, func: Any, args: Sequence[Any], outs: Sequence[Any], dtype: torch.dtype) -> float:
+    """Bytes that are moved to bring a convolution's tensors into the order of tensor cores, and its results back."""
+    packet = func._overloadpacket
+    if packet not in _CONVOLUTIONS or _arithmetic(device, func, dtype) not in ("float16", "bfloat16"):
+        return 0.0
+    backward = packet is aten.convolution_backward
+    x, weight, groups = (args[1], args[2], args[9]) if backward else (args[0], args[1], args[8])
+    if x.ndim < 4 or groups == x.shape[1] > 1:  # torch has kernels of its own where each channel is alone
+        return 0.0
+    if (order := channels_last(x, weight)) is not None:  # torch itself reorders what isn't yet
+        moved = [t for t in ((args[0], x) if backward else (x,)) if not t.is_contiguous(memory_format=order)]
+        return float(2 * sum(map(_nbytes, moved)))
+    moved = [] if backward else [x, weight, outs[0]]
+    if backward and args[10][0]:
+        moved += [args[0], weight, outs[0]]
+    if backward and args[10][1]:
+        moved += [args[0], x, outs[1]]
+    return float(_REORDERING_SHOWS * 2 * sum(map(_nbytes, moved)))
+
+
+def channels_last(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format | None:
+    """The order of channels last that CUDA's convolution takes and gives, if one of its arguments has it."""
+    orders = (suggest_memory_format(x), suggest_memory_format(weight))
+    return next((order for order in orders if order != torch.contiguous_format), None)
+
+
 def tf32(func: Any) -> bool:
     """Whether torch's switches allow TF32 for an operator, by the old names (`allow_tf32`) or the new
     (`fp32_precision`), which torch refuses to read once the other was set."""
-    switches, part = (
-        (torch.backends.cudnn, "conv")
-        if getattr(func, "_overloadpacket", func) in _CONVOLUTIONS
-        else (torch.backends.cuda.matmul, "matmul")
-    )
+    packet = getattr(func, "_overloadpacket", func)
+    part = "conv" if packet in _CONVOLUTIONS else "rnn" if packet in _RECURRENT else "matmul"
+    switches = torch.backends.cuda.matmul if part == "matmul" else torch.backends.cudnn
     try:
         return bool(switches.allow_tf32)
     except RuntimeError:
@@ -68,27 +140,72 @@ def tf32(func: Any) -> bool:
 
 
 def flops_of(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> float:
-    """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count."""
+    """The operator's arithmetic, by torch's own counter; 0 for what it doesn't count. CUDA's fused attention skips the
+    half above the diagonal."""
     packet = func._overloadpacket
-    count = flop_registry.get(packet)
+    count: Any = _FLOPS.get(packet) or flop_registry.get(packet)
     if count is None:
         return 0.0
     try:
         found = float(count(*args, **kwargs, out_val=out))
     except Exception:  # a counter that doesn't know this overload
         return 0.0
-    place = _CAUSAL.get(packet)
-    if place is not None and (args[place] if len(args) > place else kwargs.get("is_causal")):
+    if any(_named(func, args, kwargs, name) for name in _CAUSAL):
         found /= 2
-    return found if math.isfinite(found) else 0.0
+    return found * part if math.isfinite(found) else 0.0
+
+
+@contextmanager
+def over(share: float) -> Iterator[None]:
+    """Operators inside do this part of their arithmetic: those of a sparse attention, which leaves out blocks."""
+    global part
+    before, part = part, share
+    try:
+        yield
+    finally:
+        part = before
+
+
+def ends(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Where the sequences of a batch end that lie one after the other, for attention that is told; () for all else, or
+    where that wasn't computed."""
+    given = [_named(func, args, kwargs, name) for name in _end_names(func)]
+    found = tuple(tuple(torch._C.TensorBase.tolist(t)) for t in given if t is not None)
+    return found if all(list(each) == sorted(each) and each[-1:] > (0,) for each in found) else ()
+
+
+@functools.cache
+def _end_names(func: Any) -> tuple[str, ...]:
+    return tuple(argument.name for argument in func._schema.arguments if argument.name in _ENDS)
+
+
+def _named(func: Any, args: Sequence[Any], kwargs: dict[str, Any], name: str) -> Any:
+    """An argument by its name in the operator's schema; None if it has none."""
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[i] if i < len(args) else kwargs.get(name, argument.default_value)
+    return None
 
 
 def traffic(func: Any, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> float:
-    """Bytes that an operator reads and writes. Of an expanded tensor only what it has counts, of a table of which rows
-    are taken only those."""
+    """Bytes that an operator reads and writes; `read` has all tensors that it's given. Of an expanded tensor only what
+    it has counts, of a table of which rows are taken only those."""
+    if func._overloadpacket in LIKE:
+        read = ()
+    if func._overloadpacket in OVERWRITES or any(argument.is_out for argument in func._schema.arguments):
+        read = _without(read, written)
     if func._overloadpacket in _ROWS and written:
         return float(2 * sum(map(_nbytes, written)) + sum(map(_nbytes, read[1:])))
     return float(sum(map(_nbytes, read)) + sum(map(_nbytes, written)))
+
+
+def _without(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """`read`, where what's written is left out once: it may be read as well, as in `torch.add(a, b, out=a)`."""
+    left = list(read)
+    for t in written:
+        if (at := next((i for i, other in enumerate(left) if other is t), None)) is not None:
+            del left[at]
+    return left
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
@@ -100,10 +217,22 @@ def _nbytes(tensor: torch.Tensor) -> int:
     return whole
 
 
-def launches(func: Any, lists: Sequence[Sequence[torch.Tensor]]) -> int:
-    """How many kernels an operator starts: 1, or for an operator on lists of tensors what its chunks take."""
+def launches(func: Any, args: Sequence[Any]) -> int:
+    """How many kernels an operator starts one after the other: 1, or for an operator on lists of tensors what its
+    chunks take, or what recurrent layers do. 0 for what only takes memory."""
+    if func._overloadpacket in _EMPTY:
+        return 0
+    if func._overloadpacket in _RECURRENT:
+        named = dict(zip((a.name for a in func._schema.arguments), args, strict=False))
+        return recurrent.kernels(args[0], named["num_layers"], named["batch_first"], named["batch_sizes"])
+    lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
     if not lists or "foreach" not in func._schema.name and "fused" not in func._schema.name:
         return 1
     a_launch = _TENSORS_A_LAUNCH[min(len(lists), 5) - 1]
     elements = sum(t.numel() for t in lists[0])
     return max(-(-len(lists[0]) // a_launch), -(-elements // _ELEMENTS_A_LAUNCH), 1)
+
+
+def counted(func: Any) -> bool:
+    """Whether an operator's arithmetic is counted, so that its rate matters."""
+    return func._overloadpacket in flop_registry or func._overloadpacket in _FLOPS

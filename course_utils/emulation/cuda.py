@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import streams
+from . import snapshots, streams
 from .memory import Memory
 from .state import Gpus, say
 from .streams import Stream
@@ -35,6 +35,8 @@ def install(gpus: Gpus) -> None:
                 home = getattr(module, part, None)
                 if home is not None and getattr(home, name, None) is real and real is not None:
                     setattr(home, name, call)
+    for name, call in snapshots.install(gpus).items():
+        setattr(torch._C, name, call)
     torch.cuda._initialized = True
     # DTensor works out shapes with fake tensors on `cuda`. Where there's no driver, FakeTensorMode does this by itself.
     torch._C._ensureCUDADeviceGuardSet()
@@ -118,7 +120,7 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
     bf16 = gpus.device.capability >= (8, 0)
     arch = "sm_{}{}".format(*gpus.device.capability)
     return {
-        "is_available": lambda: not gpus.forked,
+        "is_available": lambda: not gpus.forked and gpus.count > 0,
         "device_count": lambda: gpus.count,
         "_device_count_nvml": lambda: gpus.count,
         "_is_compiled": lambda: True,
@@ -145,25 +147,17 @@ def _devices(gpus: Gpus) -> dict[str, Any]:
         "is_current_stream_capturing": lambda: False,
         "get_arch_list": lambda: [arch],
         "ipc_collect": lambda: None,
-        "_get_nvml_device_index": lambda device: gpus.index(device),
+        "_get_nvml_device_index": lambda device: gpus.seen[gpus.index(device)],
         "set_sync_debug_mode": watch,
         "get_sync_debug_mode": lambda: 0,
     }
 
 
 def _memory(gpus: Gpus) -> dict[str, Any]:
+    told = torch.cuda.memory_summary
+
     def of(device: Any) -> Memory:
         return gpus.memory[gpus.index(device)]
-
-    def stats(device: Any = None) -> dict[str, Any]:
-        memory = of(device)
-        live, peak = memory.live, memory.peak
-        return {
-            "allocated_bytes.all.current": live, "allocated_bytes.all.peak": peak, "active_bytes.all.current": live,
-            "active_bytes.all.peak": peak, "reserved_bytes.all.current": memory.reserved,
-            "reserved_bytes.all.peak": memory.reserved, "allocation.all.allocated": memory.allocations,
-            "num_ooms": 0, "num_alloc_retries": 0,
-        }  # fmt: skip
 
     def summary(device: Any = None, abbreviated: bool = False) -> str:
         memory = of(device)
@@ -173,26 +167,17 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
             f"  {kind:<12} {now.get(kind, 0) / 2**20:>12,.1f} MiB, at the peak {peak.get(kind, 0) / 2**20:>12,.1f} MiB"
             for kind in sorted({*now, *peak})
         ]
-        return "\n".join(lines)
-
-    def not_there(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            "an emulated GPU keeps no history of its allocations; ask torch.cuda.memory_summary()"
-        )
+        return "\n".join([*lines, told(device, abbreviated)])
 
     return {
         "memory_allocated": lambda device=None: of(device).live,
         "max_memory_allocated": lambda device=None: of(device).peak,
         "memory_reserved": lambda device=None: of(device).reserved,
         "max_memory_reserved": lambda device=None: of(device).reserved,
-        "reset_peak_memory_stats": lambda device=None: of(device).reset_peak(),
-        "reset_max_memory_allocated": lambda device=None: of(device).reset_peak(),
-        "reset_accumulated_memory_stats": lambda device=None: None,
-        "memory_stats": stats,
+        "reset_peak_memory_stats": lambda device=None: of(device).start_over(),
+        "reset_max_memory_allocated": lambda device=None: of(device).start_over(),
+        "reset_accumulated_memory_stats": lambda device=None: of(device).start_over(sums=True),
         "memory_summary": summary,
-        "memory_snapshot": not_there,
-        "_record_memory_history": not_there,
-        "_dump_snapshot": not_there,
         "mem_get_info": lambda device=None: (of(device).limit - of(device).live, of(device).limit),
         "empty_cache": lambda: None,
     }

@@ -201,14 +201,14 @@ def _tell_memory(gpus: Gpus) -> Callable[[], None]:
         return lambda: None
     path, size = smi.file_of(folder, gpus.rank), struct.calcsize(smi.NUMBER)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.write(file, bytes(size * gpus.count))
+    os.write(file, bytes(size * gpus.in_node))
     for index, memory in enumerate(gpus.memory):
         last = [0]
 
-        def tell(reserved: int, at: int = index * size, last: list[int] = last) -> None:
+        def tell(reserved: int, index: int = index, last: list[int] = last) -> None:
             if reserved != last[0]:
                 last[0] = reserved
-                os.pwrite(file, struct.pack(smi.NUMBER, reserved), at)
+                os.pwrite(file, struct.pack(smi.NUMBER, reserved), gpus.seen[index] * size)
 
         memory.tell = tell
     own = os.getpid()
@@ -259,20 +259,20 @@ def _answer(gpus: Gpus, nvml: Any) -> None:
         raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
 
     def handle(index: int) -> int:
-        if not 0 <= int(index) < gpus.count:
+        if not 0 <= int(index) < gpus.in_node:
             raise nvml.NVMLError(nvml.NVML_ERROR_INVALID_ARGUMENT)
         return int(index)
 
     def memory(handle: int, version: Any = None) -> Any:
         folder = os.environ.get("COURSE_RUN_DIR", "")
-        taken = smi.used(folder, smi.ranks_here(), gpus.count, bool(gpus.cluster.one_of))[handle]
+        taken = smi.used(folder, smi.ranks_here(), gpus.in_node, bool(gpus.cluster.one_of))[handle]
         return SimpleNamespace(total=device.memory_bytes, used=taken, free=device.memory_bytes - taken)
 
     own: dict[str, Callable[..., Any]] = {
         "nvmlInit": lambda: None,
         "nvmlInitWithFlags": lambda flags: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: gpus.count,
+        "nvmlDeviceGetCount": lambda: gpus.in_node,
         "nvmlDeviceGetHandleByIndex": handle,
         "nvmlDeviceGetIndex": handle,
         "nvmlDeviceGetName": lambda handle: device.name,
@@ -280,7 +280,7 @@ def _answer(gpus: Gpus, nvml: Any) -> None:
         "nvmlDeviceGetCudaComputeCapability": lambda handle: tuple(device.capability),
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda handle: _Rates(
-            _busy_percent(gpus) if handle == gpus.current else 0, refuse
+            _busy_percent(gpus) if handle == gpus.seen[gpus.current] else 0, refuse
         ),
     }
     for name in dir(nvml):

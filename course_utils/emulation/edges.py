@@ -6,7 +6,6 @@ import functools
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -16,52 +15,20 @@ import torch
 
 from .. import not_emulated
 from ..not_emulated import LIMITS, Limit, NotEmulated
-from . import tensors
+from . import attention, tensors
+from .host_clocks import HostClocks
 from .imports import after_import
 from .operators import Operators
-from .remarks import say
+from .remarks import TORCHS, say
 from .state import Gpus
 
-READ_S = 1e-7  # reading a clock, so that a loop which waits for a time comes to its end
-_REAL = {name: getattr(time, name) for name in ("perf_counter", "perf_counter_ns", "time", "time_ns", "sleep")}
 
-
-def install(gpus: Gpus, operators: Operators) -> None:
-    _patch_time(gpus)
+def install(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     _follow_threads(gpus, operators)
     _refuse()
     _compile_as_is()
     _profile_the_host()
-    os.register_at_fork(after_in_child=lambda: _leave(gpus, operators))
-
-
-def real_time() -> None:
-    """Give the real clocks back."""
-    for name, function in _REAL.items():
-        setattr(time, name, function)
-
-
-def _patch_time(gpus: Gpus) -> None:
-    """The program's clocks are the virtual one; what they start from is real. Whoever sleeps lets it advance."""
-    epoch, main = time.time(), threading.main_thread().ident
-
-    def now() -> float:
-        if threading.get_ident() == main:
-            gpus.clock.host += READ_S
-        return gpus.clock.host
-
-    def sleep(seconds: float) -> None:
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        if threading.get_ident() == main:
-            gpus.clock.host += seconds
-            seconds = min(seconds, 1e-4)  # for others to do what this one may be waiting for
-        _REAL["sleep"](seconds)
-
-    module: Any = time
-    module.perf_counter, module.perf_counter_ns = now, lambda: int(now() * 1e9)
-    module.time, module.time_ns = lambda: epoch + now(), lambda: int((epoch + now()) * 1e9)
-    module.sleep = sleep
+    os.register_at_fork(after_in_child=lambda: _leave(gpus, operators, clocks))
 
 
 def _follow_threads(gpus: Gpus, operators: Operators) -> None:
@@ -76,10 +43,10 @@ def _follow_threads(gpus: Gpus, operators: Operators) -> None:
     thread._bootstrap_inner = bootstrap
 
 
-def _leave(gpus: Gpus, operators: Operators) -> None:
+def _leave(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     """A forked process, such as a DataLoader's worker, has no GPUs, as CUDA's would have none."""
     gpus.forked = operators.off = True
-    real_time()
+    clocks.on = False
 
 
 def _from_the_program() -> bool:
@@ -97,7 +64,26 @@ def _refuse() -> None:
     for module, names in by_module.items():
         after_import(module, functools.partial(_refuse_in, module, names))
     after_import("torch.utils.cpp_extension", _no_kernels)
+    for name in ("nested_tensor", "as_nested_tensor"):
+        _no_strided_nested(name)
     sys.meta_path.insert(0, _NoTensorFlow)
+
+
+def _no_strided_nested(name: str) -> None:
+    """Nested tensors of the old layout are C++ through and through, and would look for a driver."""
+    nested: Any = torch.nested
+    real = getattr(nested, name)
+
+    @functools.wraps(real)
+    def make(given: Any, *args: Any, **kwargs: Any) -> Any:
+        on_gpu = "cuda" in str(kwargs.get("device")) or any(getattr(t, "is_cuda", False) for t in given)
+        if on_gpu and kwargs.get("layout") is not torch.jagged:
+            raise NotEmulated(
+                f"an emulated cluster can't run torch.nested.{name} with the strided layout: say layout=torch.jagged."
+            )
+        return real(given, *args, **kwargs)
+
+    setattr(nested, name, make)
 
 
 def _unless_a_library(real: Callable[..., Any], limit: Limit) -> Callable[..., Any]:
@@ -126,8 +112,8 @@ def _refuse_in(module: str, names: list[tuple[str, Limit]]) -> None:
 
         setattr(owner, last, refuse)
         for second in () if outer else (module.rpartition(".")[0], getattr(real, "__module__", None)):
-            if getattr(sys.modules.get(second or ""), last, None) is real:
-                setattr(sys.modules[second], last, refuse)
+            if getattr(there := sys.modules.get(second or ""), last, None) is real:
+                setattr(there, last, refuse)
 
 
 def _no_kernels() -> None:
@@ -158,29 +144,40 @@ def _compile_as_is() -> None:
     """torch.compile gives back what it gets."""
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_filename.startswith(TORCHS):  # as FlexAttention does, which `attention` has
+            return model
         say(
             "compile",
             "torch.compile is left out, since its kernels can't be emulated: the program runs eagerly, at eager speed",
         )
         if model is None:
-            decorate: Callable[[Any], Any] = lambda function: function  # noqa: E731
-            return decorate
-        return model
+            return attention.compiled
+        return attention.compiled(model)
 
     torch.compile = compile
-    torch.nn.Module.compile = lambda self, *args, **kwargs: compile(self) and None
+    torch.nn.Module.compile = lambda self, *args, **kwargs: torch.compile(self) and None
 
 
 def _profile_the_host() -> None:
     """torch.profiler would ask the driver for each operator's times. It sees the host, in real time."""
+    from torch.autograd import profiler
     from torch.profiler import ProfilerActivity
     from torch.profiler.profiler import _KinetoProfile
 
-    real = _KinetoProfile.__init__
+    text = "torch.profiler sees what the host really does; the modelled GPU is in the run's timeline"
+    new: Any = _KinetoProfile
+    old: Any = profiler.profile
+    real, real_old = new.__init__, old.__init__
 
     def init(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
-        say("profiler", "torch.profiler sees what the host really does; the modelled GPU is in the run's timeline")
+        say("profiler", text)
         real(self, activities=[ProfilerActivity.CPU], **kwargs)
 
-    profile: Any = _KinetoProfile
-    profile.__init__ = init
+    def init_old(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name, host in (("use_device", None), ("use_cuda", False)):  # the second is older
+            if kwargs.get(name) in ("cuda", True):
+                say("profiler", text)
+                kwargs[name] = host
+        real_old(self, *args, **kwargs)
+
+    new.__init__, old.__init__ = init, init_old

@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import links, meeting, several_gpus
-from .plans import SMALL
+from . import links, meeting, several_gpus, sparse
 from .state import Gpus, block
 from .works import Batch, EmulatedWork, Message
 
@@ -38,7 +37,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self.real = self.meeting.gloo
         self.free = 0.0  # when this group's stream has done all that it was given
         self.lanes: dict[int, float] = {}  # other rank -> when all messages to it have been sent
-        self.leaving: list[Message] = []  # messages that were sent and may not have arrived
+        self.post = meeting.Post(self.meeting)
         self.batch: list[EmulatedWork] | None = None
         self.number = 0  # of calls
         self.routes: dict[int, links.Route] = {}
@@ -73,15 +72,18 @@ class EmulatedGroup(dist.ProcessGroup):
     def supports_splitting(self) -> bool:
         return False
 
+    @property
+    def supports_coalescing(self) -> bool:
+        """NCCL makes one work of a batch of messages, gloo one of each."""
+        return dist.get_backend(self) != "gloo"
+
     def shutdown(self) -> None:
         """Messages that were sent arrive before their sender goes."""
         with _disable_current_modes():
-            for message in self.leaving:
-                message.arrive()
-        self.leaving = []
+            self.post.arrive()
 
     def abort(self) -> None:
-        self.leaving = []
+        self.post.leaving.clear()
 
     def _get_backend(self, device: Any) -> EmulatedGroup:
         return self
@@ -96,36 +98,43 @@ class EmulatedGroup(dist.ProcessGroup):
 
     # Collectives.
     def allreduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
-        return self._collective("all_reduce", tensors, tensors, self._sums(self.real.allreduce, opts, tensors, tensors))
+        if tensors[0].layout is torch.sparse_coo:
+            return self._kept(sparse.all_reduce(self, _gpus, tensors, opts))
+        return self._collective("all_reduce", tensors, tensors, lambda: self._sum(tensors, opts))
 
-    def allreduce_coalesced(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
-        def real() -> None:
-            for t in tensors:
-                self._sums(self.real.allreduce, _like(opts, dist.AllreduceOptions()), [t], [t])()
-
-        return self._collective("all_reduce", tensors, tensors, real)
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
-        return self._collective(
-            "broadcast",
-            tensors,
-            tensors,
-            lambda: self.real.broadcast(tensors, *_given(opts)).wait(),
-            root=self._root(opts),
-        )
+        real = functools.partial(self.real.broadcast, tensors, *_given(opts))
+        return self._collective("broadcast", tensors, tensors, lambda: real().wait(), root=self._root(opts))
 
     def reduce(self, tensors: _Tensors, opts: Any = None) -> EmulatedWork:
-        def real() -> None:  # gloo leaves partial sums on the other ranks, NCCL what they had
-            own = tensors if opts is None or opts.rootRank == self.rank_ else [t.clone() for t in tensors]
-            self._sums(self.real.reduce, opts, own, own)()
+        def real() -> None:
+            sums = [t.clone() for t in tensors]
+            self._sum(sums, opts)
+            if opts is None or opts.rootRank == self.rank_:  # the others keep what they had
+                for t, total in zip(tensors, sums, strict=True):
+                    t.copy_(total)
 
         return self._collective("reduce", tensors, tensors, real, root=self._root(opts))
 
     def allgather(self, outs: list[_Tensors], ins: _Tensors, opts: Any = None) -> EmulatedWork:
-        def real() -> None:
-            self.real.allgather(outs, ins).wait()
+        sizes = [t.numel() for t in outs[0]]
+        if len(sizes) != self.size_ or ins[0].numel() != sizes[self.rank_]:
+            raise ValueError(
+                f"rank {self.rank_} of {self.size_} gives {ins[0].numel()} numbers to all_gather, and has a list for"
+                f" {sizes}"
+            )
+        even = all(t.shape == ins[0].shape for t in outs[0])
+        words = None if even else f" {ins[0].dtype} {sizes}"
 
-        return self._collective("all_gather", ins, outs[0], real, outs, self.size_)
+        def real() -> None:
+            if even:
+                self.real.allgather(outs, ins).wait()
+            else:
+                meeting.gather_uneven(self.meeting, outs[0], ins[0])
+
+        return self._collective("all_gather", ins, outs[0], real, outs, _bytes(outs[0]), words)
 
     def _allgather_base(self, out: torch.Tensor, own: torch.Tensor, opts: Any = None) -> EmulatedWork:
         return self.allgather_into_tensor_coalesced([out], [own], opts, out)
@@ -140,13 +149,18 @@ class EmulatedGroup(dist.ProcessGroup):
             for out, own in zip(outs, ins, strict=True):
                 self.real._allgather_base(out.view(-1), own.reshape(-1)).wait()
 
-        return self._collective("all_gather", ins, outs, real, outs if result is None else result, self.size_)
+        return self._collective("all_gather", ins, outs, real, outs if result is None else result, _bytes(outs))
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
-        real = self._sums(self.real.reduce_scatter, opts, outs, outs, ins)
-        return self._collective("reduce_scatter", ins[0], outs, real)
+        def real() -> None:
+            parts = [t.clone() for t in ins[0]]
+            self._sum(parts, opts)
+            outs[0].copy_(parts[self.rank_].view_as(outs[0]))
+
+        words = f" {outs[0].dtype} {[t.numel() for t in ins[0]]}"
+        return self._collective("reduce_scatter", ins[0], outs, real, words=words)
 
     def _reduce_scatter_base(self, out: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> EmulatedWork:
         return self.reduce_scatter_tensor_coalesced([out], [whole], opts, out)
@@ -159,9 +173,9 @@ class EmulatedGroup(dist.ProcessGroup):
     ) -> EmulatedWork:
         def real() -> None:
             for out, whole in zip(outs, ins, strict=True):
-                self._sums(
-                    self.real._reduce_scatter_base, _like(opts, dist.ReduceScatterOptions()), [out], out, whole
-                )()
+                sums = whole.reshape(-1).clone()
+                self._sum([sums], opts)
+                out.copy_(sums[self.rank_ * out.numel() :][: out.numel()].view_as(out))
 
         return self._collective("reduce_scatter", ins, outs, real, outs if result is None else result)
 
@@ -170,22 +184,29 @@ class EmulatedGroup(dist.ProcessGroup):
     def alltoall_base(
         self, out: torch.Tensor, own: torch.Tensor, out_sizes: Any, in_sizes: Any, opts: Any = None
     ) -> EmulatedWork:
-        def real() -> None:
-            self.real.alltoall_base(out, own, out_sizes, in_sizes).wait()
+        sent, expected = meeting.split(own, in_sizes, self.size_), meeting.split(out, out_sizes, self.size_)
 
-        return self._collective("all_to_all", [own], [out], real, out, shapes=False)
+        def real() -> None:
+            self.real.alltoall_base(out.view(-1), own.reshape(-1), expected, sent).wait()
+
+        return self._collective("all_to_all", [own], [out], real, out, splits=(sent, expected))
 
     all_to_all_single = alltoall_base
 
     def alltoall(self, outs: _Tensors, ins: _Tensors, opts: Any = None) -> EmulatedWork:
+        sent, expected = [t.numel() for t in ins], [t.numel() for t in outs]
+        if not len(sent) == len(expected) == self.size_:
+            raise ValueError(
+                f"all_to_all needs a tensor for each of {self.size_} ranks, got {len(sent)}, {len(expected)}"
+            )
+
         def real() -> None:  # gloo has the form with one tensor only
-            flat = torch.cat([t.reshape(-1) for t in ins])
-            found = flat.new_empty(sum(t.numel() for t in outs))
-            self.real.alltoall_base(found, flat, [t.numel() for t in outs], [t.numel() for t in ins]).wait()
-            for out, part in zip(outs, found.split([t.numel() for t in outs]), strict=True):
+            found = outs[0].new_empty(sum(expected))
+            self.real.alltoall_base(found, torch.cat([t.reshape(-1) for t in ins]), expected, sent).wait()
+            for out, part in zip(outs, found.split(expected), strict=True):
                 out.copy_(part.view_as(out))
 
-        return self._collective("all_to_all", ins, outs, real, outs, shapes=False)
+        return self._collective("all_to_all", ins, outs, real, outs, splits=(sent, expected))
 
     all_to_all = alltoall
 
@@ -193,17 +214,20 @@ class EmulatedGroup(dist.ProcessGroup):
         def real() -> None:
             self.real.gather(outs, ins, *_given(opts)).wait()
 
-        return self._collective("gather", ins, outs[0] if outs else [], real, outs, self.size_, root=self._root(opts))
+        meeting.alike("gather", outs, ins[0], self.size_)
+        nbytes = _bytes(ins) * self.size_
+        return self._collective("gather", ins, outs[0] if outs else [], real, outs, nbytes, root=self._root(opts))
 
     def scatter(self, outs: _Tensors, ins: list[_Tensors], opts: Any = None) -> EmulatedWork:
         def real() -> None:
             self.real.scatter(outs, ins, *_given(opts)).wait()
 
-        return self._collective("scatter", outs, outs, real, outs, self.size_, root=self._root(opts))
+        meeting.alike("scatter", ins, outs[0], self.size_)
+        return self._collective("scatter", outs, outs, real, outs, _bytes(outs) * self.size_, root=self._root(opts))
 
     def barrier(self, opts: Any = None) -> EmulatedWork:
         _gpus.clock.synchronize()
-        end = self._meet("barrier", [], 0, None)
+        end, _ = self._meet("barrier", [], 0, None, "")
         _gpus.clock.wait_until(end)
         return EmulatedWork(_gpus, [], end, [], None)
 
@@ -222,25 +246,18 @@ class EmulatedGroup(dist.ProcessGroup):
         """The global rank that has the values or gets them."""
         return None if opts is None else self.ranks[opts.rootRank]
 
-    def _sums(self, call: Callable[..., Any], opts: Any, outs: _Tensors, *args: Any) -> Callable[[], None]:
-        """A reduction by gloo, which lacks NCCL's mean."""
-
-        def real() -> None:
-            mean = opts is not None and opts.reduceOp == dist.ReduceOp.AVG
-            if mean:
-                opts.reduceOp = dist.ReduceOp.SUM
-            call(*args, *_given(opts)).wait()
-            for t in outs if mean else ():
-                t.div_(self.size_, rounding_mode=None if t.dtype.is_floating_point else "trunc")
-
-        return real
+    def _sum(self, tensors: _Tensors, opts: Any) -> None:
+        """Reduce in place, over all ranks."""
+        meeting.reduce(self.meeting, tensors, dist.ReduceOp.SUM if opts is None else opts.reduceOp)
 
     def _collective(
         self, kind: str, ins: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], real: Callable[[], None],
-        result: Any = None, times: int = 1, shapes: bool = True, root: int | None = None,
+        result: Any = None, nbytes: float | None = None, words: str | None = None, root: int | None = None,
+        splits: tuple[list[int], list[int]] | None = None,
     ) -> EmulatedWork:  # fmt: skip
-        """Price a collective, and do it if it's small or on the CPU. The whole buffer has `times` the bytes of `ins`;
-        `shapes` of all ranks have to be the same."""
+        """Price a collective, and do it if it's small or on the CPU. `nbytes` is the size of the whole buffer, that of
+        `ins` unless given. All ranks have to say the same `words`, the types and shapes of `ins` unless given. With
+        `splits`, the elements that go to each rank and come from each, only the type has to be the same."""
         ins, outs = list(ins), list(outs)
         if _gpus.adopting is not None:
             for t in [*ins, *outs]:
@@ -248,7 +265,6 @@ class EmulatedGroup(dist.ProcessGroup):
                     _gpus.tag(t, *_gpus.adopting)
         blocks = [b for t in [*ins, *outs] if (b := block(t)) is not None]
         device = blocks[0].device if blocks else None
-        nbytes = sum(t.numel() * t.element_size() for t in ins) * times
         known = all(b.computed for b in blocks)
         if device is not None:
             filled = {b for t in outs if (b := block(t)) is not None}
@@ -256,44 +272,57 @@ class EmulatedGroup(dist.ProcessGroup):
             _gpus.use(_gpus.queue(device), kind, [b for b in blocks if b not in filled], filled)
         elif ins and dist.get_backend(self) == "nccl" and _called_by_the_program():
             raise RuntimeError("No backend type associated with device type cpu")
-        end = self._meet(kind, ins, nbytes, device, shapes, root)
-        if device is None or all(t.numel() <= SMALL or not t.dtype.is_floating_point for t in [*ins, *outs]):
-            with _disable_current_modes():
+        told = ins if words is None else [*ins, *outs]  # if they don't agree
+        if splits is not None:
+            words, nbytes = f" {ins[0].dtype}", meeting.moved(self.rank_, *splits) * ins[0].element_size()
+        if words is None:
+            words = "".join(f" {t.dtype} {list(t.shape)}" for t in ins)
+        nbytes = _bytes(ins) if nbytes is None else nbytes
+        large = device is not None and not all(meeting.travels(t) for t in [*ins, *outs])
+        end, large = self._meet(kind, told, nbytes, device, words, root, large, splits)
+        if not large:
+            with torch.no_grad(), _disable_current_modes():
                 real()
-        else:
-            known = False
         written = [b for t in outs if (b := block(t)) is not None]
         for b in written:
-            b.computed = b.computed and known
+            b.computed = b.computed and known and not large
             b.arrives = end
-        return self._kept(EmulatedWork(_gpus, outs if result is None else result, end, written, device))
+        return self._kept(EmulatedWork(_gpus, outs if result is None else result, end, written, device, ins))
 
     def _meet(
-        self, kind: str, tensors: Sequence[torch.Tensor], nbytes: int, device: int | None, shapes: bool = True,
-        root: int | None = None,
-    ) -> float:  # fmt: skip
-        """Exchange with all ranks what they call and when they're ready; returns when it ends. Raises RuntimeError if
-        they don't call the same."""
-        clock = _gpus.clock
+        self, kind: str, tensors: Sequence[torch.Tensor], nbytes: float, device: int | None, words: str,
+        root: int | None = None, large: bool = False, splits: tuple[list[int], list[int]] | None = None,
+    ) -> tuple[float, bool]:  # fmt: skip
+        """Exchange with all ranks what they call and when they're ready. Returns when it ends, and whether it's `large`
+        for one of them: then no rank's values travel. Raises RuntimeError if they don't call the same."""
+        clock, host_s = _gpus.clock, _gpus.device.host_s
+        nccl = _gpus.cluster.inside.kind != "plain" and (device is not None or kind == "barrier")
+        clock.host += links.CALL * host_s if nccl else 0.0
         ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
-        clock.host += _gpus.device.host_s
+        clock.host += 0.0 if nccl else host_s
         self.number += 1
-        words = kind if root is None else f"{kind} {root}"
-        if shapes:
-            words += "".join(f" {t.dtype} {list(t.shape)}" for t in tensors)
+        called = f"{kind} {'' if root is None else root}{words}"
         with _disable_current_modes():
             meeting.record(self.getGroupName(), self.number, kind, tensors, root)
-            share = float(links.sharing(_gpus.cluster, self.ranks, _groups))
+            share = links.sharing(_gpus.cluster, self.ranks, _groups)
             ready = max(ready, self.free)  # behind this group's earlier collectives
-            rows = self.meeting.exchange(words, ready, share)
-        start = max(row[0] for row in rows)
-        end = start + links.seconds(kind, nbytes, self._route(int(max(row[1] for row in rows))))
+            balance = 0.0 if splits is None else meeting.balance(self.rank_, *splits)
+            place = -1.0 if device is None else float(_gpus.seen[device])
+            rows = self.meeting.exchange(called, ready, share, large, nbytes, balance, self.post.open, place)
+            if not sum(row[5] for row in rows):
+                self.post.arrive()
+            if splits is not None and sum(row[4] for row in rows) % meeting.PRIME and len(rows) == self.size_:
+                self.meeting.say_splits(*splits)
+        if (twice := meeting.on_one_gpu(_gpus.cluster, self.ranks, rows)) and dist.get_backend(self) != "gloo":
+            raise RuntimeError(twice)
+        start, groups, any_large, most = (max(row[i] for row in rows) for i in range(4))
+        end = start + links.seconds(kind, most, self._route(int(groups)))
         if device is not None:
             if start > ready:
                 clock.spans.append(("waiting", kind, ready, start))
             clock.spans.append(("communication", kind, start, end))
             self.free = end
-        return end
+        return end, bool(any_large)
 
     def _route(self, sharing: int) -> links.Route:
         if sharing not in self.routes:
@@ -304,32 +333,24 @@ class EmulatedGroup(dist.ProcessGroup):
         """Send or receive a tensor; gloo carries the sender's time, and the values if they're small."""
         found = block(tensor)
         device = found.device if found is not None else None
-        clock = _gpus.clock
+        clock, batch = _gpus.clock, self.batch is not None
         ready = clock.host if device is None else max(clock.host, _gpus.queue(device).free)
         clock.host += _gpus.device.host_s
-        nbytes = tensor.numel() * tensor.element_size()
-        travels = tensor.numel() <= SMALL or not tensor.dtype.is_floating_point or device is None
-        took = links.message_s(_gpus.cluster, self.ranks[self.rank_], self.ranks[other], nbytes)
+        took = links.message_s(
+            _gpus.cluster, self.ranks[self.rank_], self.ranks[other], tensor.numel() * tensor.element_size()
+        )
+        take: Callable[[], tuple[float, bool]] | None = None
         if sending:
             ready = max(ready, self.lanes.get(other, 0.0))
             self.lanes[other] = ready + took
         elif found is not None:
-            found.computed = found.computed and travels
+            found.computed = found.computed and meeting.travels(tensor)
         with _disable_current_modes():
-            stamp = torch.tensor([ready, float(tensor.numel())], dtype=torch.float64)
-            values = tensor.clone() if sending and travels else tensor
             if sending:
-                opened = [self.meeting.send([stamp], other, 2 * tag)]
-                opened += [self.meeting.send([values], other, 2 * tag + 1)] if travels else []
+                self.post.send(tensor, other, tag, ready, found is None or found.computed)
             else:
-                opened = [self.meeting.receive([stamp], other, 2 * tag)]
-        work = Message(
-            _gpus, tensor, [found] if found is not None else [], device,
-            ready=ready, took=took, sent=opened, buffers=[stamp, values], stamp=None if sending else stamp,
-            values=functools.partial(self.meeting.receive, [tensor], other, 2 * tag + 1) if travels else None,
-        )  # fmt: skip
-        if sending:  # nobody need wait for this object, and gloo reads from its buffers
-            self.leaving = [*(message for message in self.leaving if not message.left()), work]
+                take = functools.partial(self.post.take, self.post.expect(tensor, other, tag))
+        work = Message(_gpus, tensor, device, ready=ready, took=took, batch=batch, take=take)
         self._kept(work)
         return work
 
@@ -343,11 +364,8 @@ def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
 
 
-def _like(opts: Any, own: Any) -> Any:
-    """The options of a batch, as those of each call in it."""
-    if opts is not None:
-        own.reduceOp = opts.reduceOp
-    return own
+def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _called_by_the_program() -> bool:
@@ -388,12 +406,14 @@ def install(gpus: Gpus) -> None:
         return group, prefix
 
     @functools.wraps(real_init)
-    def init(*args: Any, **kwargs: Any) -> Any:
+    def init(*args: Any, **kwargs: Any) -> None:
         global _inits
         _inits += 1
         kwargs.pop("device_id", None)  # torch would compare it with the devices of this build
         _groups.clear()
-        return real_init(*args, **kwargs)
+        real_init(*args, **kwargs)
+        if gpus.spawned:  # it says now which rank it is
+            gpus.rank, gpus.joined = dist.get_rank(), True
 
     several_gpus.install()
     inside._new_process_group_helper = helper

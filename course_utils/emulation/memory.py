@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 BLOCK = 512  # bytes: PyTorch's CUDA allocator rounds up to it
 SEGMENT = 2 << 20  # bytes: what it takes from the device at a time
+SMALL_POOL = 1 << 20  # bytes of its small pool's largest: c10/core/CachingDeviceAllocator.h, kSmallSize
 # What would help, by what there's most of.
 HELP = {
     "weights": "Shard the weights (fully_shard), split the model over GPUs, or keep it in a shorter type.",
@@ -20,10 +22,36 @@ HELP = {
 class Chunk:
     """Bytes that are taken, and what they are, which may turn out later: a tensor becomes a gradient at its end."""
 
-    __slots__ = ("kind", "nbytes")
+    __slots__ = ("asked", "kind", "nbytes")
 
-    def __init__(self, nbytes: int, kind: str):
-        self.nbytes, self.kind = nbytes, kind
+    def __init__(self, nbytes: int, kind: str, asked: int = 0):
+        self.nbytes, self.kind, self.asked = nbytes, kind, asked
+
+    @property
+    def pool(self) -> str:
+        """Which of the allocator's two pools it's from."""
+        return "small" if self.nbytes <= SMALL_POOL else "large"
+
+
+class Count:
+    """What `memory_stats` tells of an amount: what's there, the most there was, and all that came and went."""
+
+    __slots__ = ("allocated", "current", "freed", "peak")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = self.freed = 0
+
+    def add(self, amount: int) -> None:
+        self.current += amount
+        self.allocated += amount
+        self.peak = max(self.peak, self.current)
+
+    def remove(self, amount: int) -> None:
+        self.current -= amount
+        self.freed += amount
+
+    def told(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class Memory:
@@ -37,9 +65,12 @@ class Memory:
         self.tell: Callable[[int], None] = lambda reserved: None  # called with `reserved` where it may have changed
         self.live = 0
         self.most = 0  # since the program began
-        self.allocations = 0
         self.fraction = 1.0
-        self._chunks: set[Chunk] = set()
+        self.refusals = 0  # how often it was full
+        self.history: Any = None  # a `snapshots.History`, once the program asks for one
+        self.chunks: set[Chunk] = set()
+        # Of each pool: chunks, their bytes, and the bytes that were asked for.
+        self._counts = {pool: (Count(), Count(), Count()) for pool in ("all", "large", "small")}
         self.reset_peak()
 
     def reset_peak(self) -> None:
@@ -49,13 +80,28 @@ class Memory:
         self._went: set[Chunk] = set()
         self.tell(self.reserved)
 
+    def start_over(self, sums: bool = False) -> None:
+        """Forget the peaks so far, or what came and went so far."""
+        for count in [count for counts in self._counts.values() for count in counts]:
+            if sums:
+                count.allocated = count.freed = 0
+            else:
+                count.peak = count.current
+        if not sums:
+            self.reset_peak()
+
     def take(self, nbytes: int, kind: str) -> Chunk:
         """Count `nbytes` more."""
         rounded = -(-nbytes // BLOCK) * BLOCK
-        chunk = Chunk(rounded, kind)
+        chunk = Chunk(rounded, kind, nbytes)
         self.live += rounded
-        self.allocations += 1
-        self._chunks.add(chunk)
+        self.chunks.add(chunk)
+        if rounded:
+            for pool in ("all", chunk.pool):
+                for count, amount in zip(self._counts[pool], (1, rounded, nbytes), strict=True):
+                    count.add(amount)
+            if self.history is not None:
+                self.history.came(chunk)
         if self.live > self.peak:
             self.most = max(self.most, self.live)
             self.reset_peak()
@@ -65,7 +111,13 @@ class Memory:
 
     def give_back(self, chunk: Chunk) -> None:
         self.live -= chunk.nbytes
-        self._chunks.discard(chunk)
+        self.chunks.discard(chunk)
+        if chunk.nbytes:
+            for pool in ("all", chunk.pool):
+                for count, amount in zip(self._counts[pool], (1, chunk.nbytes, chunk.asked), strict=True):
+                    count.remove(amount)
+            if self.history is not None:
+                self.history.went(chunk)
         if chunk in self._came:
             self._came.discard(chunk)
         else:
@@ -76,21 +128,47 @@ class Memory:
         """Bytes that the allocator would hold of the device at its peak, in whole segments."""
         return min(self.limit, -(-self.peak // SEGMENT) * SEGMENT)
 
+    def stats(self) -> dict[str, Any]:
+        """What torch's allocator would tell, as `torch.cuda.memory_stats_as_nested_dict` has it. It takes whole
+        segments and splits none."""
+        told: dict[str, Any] = {}
+        for pool, counts in self._counts.items():
+            name = pool if pool == "all" else f"{pool}_pool"
+            chunks, nbytes, asked = (count.told() for count in counts)
+            reserved = -(-nbytes["peak"] // SEGMENT) * SEGMENT
+            for key, values in (
+                ("allocation", chunks), ("active", chunks), ("allocated_bytes", nbytes), ("active_bytes", nbytes),
+                ("requested_bytes", asked), ("reserved_bytes", _taken(reserved)),
+                ("segment", _taken(reserved // SEGMENT)), ("inactive_split", _taken(0)),
+                ("inactive_split_bytes", _taken(0)),
+            ):  # fmt: skip
+                told.setdefault(key, {})[name] = dict(values)
+        told["reserved_bytes"]["all"] = _taken(self.reserved)
+        return told | {
+            "oversize_allocations": _taken(0), "oversize_segments": _taken(0), "num_ooms": self.refusals,
+            "num_alloc_retries": 0, "num_sync_all_streams": 0, "num_device_alloc": self.reserved // SEGMENT,
+            "num_device_free": 0, "max_split_size": -1,
+        }  # fmt: skip
+
     @property
     def by_kind(self) -> dict[str, int]:
         """Live bytes of each kind."""
-        return _sums(self._chunks)
+        return _sums(self.chunks)
 
     @property
     def at_peak(self) -> dict[str, int]:
         """Bytes of each kind at the peak."""
-        return _sums((self._chunks - self._came) | self._went)
+        return _sums((self.chunks - self._came) | self._went)
 
     def breakdown(self) -> str:
         """The kinds of what is live, and what would help."""
         kinds = sorted(self.by_kind.items(), key=lambda item: -item[1])
         listed = ", ".join(f"{kind} {nbytes / 2**30:.2f} GiB" for kind, nbytes in kinds)
         return f"{listed or 'nothing'}. {HELP[kinds[0][0]] if kinds else HELP['activations']}"
+
+
+def _taken(amount: int) -> dict[str, int]:
+    return {"current": amount, "peak": amount, "allocated": amount, "freed": 0}
 
 
 def _sums(chunks: Iterable[Chunk]) -> dict[str, int]:

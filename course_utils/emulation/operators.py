@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import mmap
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..not_emulated import CUDA_ONLY, NotEmulated
+from . import choices, sparse
 from .copies import Copies
+from .costs import LIKE, OVERWRITES
 from .imports import after_import
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
-from .remarks import say
+from .remarks import NOT_COMPUTED, say
 from .state import Block, Gpus, Host, block, host
 
 aten = torch.ops.aten
@@ -24,6 +30,8 @@ _COPIES = (aten.copy_.default, aten._to_copy.default)
 _ITEM = aten._local_scalar_dense.default
 # GradScaler's check: what wasn't computed has no infinities, and nobody need be told.
 _CHECK = aten._amp_foreach_non_finite_check_and_unscale_.default
+# What wasn't computed passes every test, such as those that distributions make of their parameters.
+_TESTS = {aten._is_all_true.default, aten._assert_async.default, aten._assert_async.msg}
 # These share the storage of what they get, and touch no element.
 _METADATA = {aten.detach, aten.alias, aten.lift_fresh, aten.set_, aten._unsafe_view, aten._reshape_alias, aten.resize_}
 # The values decide about the shape of what comes out, or come out as a number.
@@ -33,8 +41,6 @@ _BY_VALUE = {
 }  # fmt: skip
 # Indices may lie on the CPU.
 _INDEXING = {aten.index, aten.index_put_, aten.index_put, aten._unsafe_index, aten.index_fill_}
-# These overwrite all that they write to, so that it doesn't matter what it held.
-_OVERWRITE = {aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_}
 _OWN_NAMESPACES = ("c10d", "_dtensor")
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 _NO_SUBCLASS = torch._C._disabled_torch_dispatch_impl
@@ -52,6 +58,21 @@ def _fsdp(func: Any) -> Any:
     if name == "record_grad_output_stream":
         return lambda *_: None
     return getattr(_fsdp_collectives, f"{name}_cuda", None) or getattr(_fsdp_collectives, name, None)
+
+
+@functools.cache
+def _composite(func: Any) -> bool:
+    """Whether an operator is made of others. Mostly we see those; below autograd, as in inference_mode and in what a
+    DTensor does, it comes whole."""
+    return bool(func._can_decompose() and not func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CPU))
+
+
+def _custom(func: Any, args: Any, kwargs: Any) -> Any:
+    """The Python behind an operator of `torch.library.custom_op`, if one of its tensors is on a GPU."""
+    made = OPDEFS.get(func._schema.name)
+    if made is None or not any(block(t) for t in tensors_in((args, kwargs))):
+        return None
+    return getattr(made, "_backend_fns", {}).get("cuda") or made._init_fn
 
 
 def _draw(mode: Any, start: int, end: int, op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +115,8 @@ def _from_c() -> str:
 
 
 def _either(tensor: torch.Tensor) -> str:
-    return getattr(tensor.untyped_storage(), "_course_either", "")
+    sparse = tensor.layout is torch.sparse_coo
+    return "" if sparse else getattr(tensor.untyped_storage(), "_course_either", "")
 
 
 def _unwritten(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -107,6 +129,22 @@ def _unwritten(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
         pages = mmap.mmap(-1, elements * dtype.itemsize, flags=flags)
         return torch.frombuffer(pages, dtype=dtype, count=elements).as_strided(shape, stride)
+
+
+def _passed(func: Any) -> torch.Tensor | None:
+    return torch.ones((), dtype=torch.bool, device="cpu") if func._schema.returns else None
+
+
+def _made(spec: Any) -> Any:
+    """An output as a plan has it: a fresh tensor, a list of them, or the value itself."""
+    if isinstance(spec, list):
+        return [_made(each) for each in spec]
+    if not isinstance(spec, tuple):
+        return spec
+    out = _unwritten(*spec)
+    if out.untyped_storage().nbytes() < FRESH:
+        out.zero_()
+    return out
 
 
 class _Target(threading.local):
@@ -123,6 +161,7 @@ class Operators(TorchDispatchMode):
         self.plans = Plans(gpus.device)
         self.copies = Copies(gpus)
         self.off = False  # in a process that was forked
+        self.factories: Callable[[], Any] = nullcontext  # the other mode, which sees calls that name a device
         self._target = _Target()
 
     @classmethod
@@ -156,9 +195,11 @@ class Operators(TorchDispatchMode):
             return func(*args, **kwargs)
         if func.namespace in _FUNCTIONAL:
             return self._functional(func, args, kwargs)
-        if func.namespace == "fsdp" and (inner := _fsdp(func)):
-            with self:  # its parts are what is priced
-                return inner(*args, **kwargs)
+        if func.namespace != "aten":
+            inner = _fsdp(func) if func.namespace == "fsdp" else _custom(func, args, kwargs)
+            if inner is not None:
+                with self, self.factories():  # its parts are what is priced
+                    return inner(*args, **kwargs)
         leaves = flat((args, kwargs) if kwargs else args)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         blocks = [block(t) for t in tensors]
@@ -169,6 +210,9 @@ class Operators(TorchDispatchMode):
             device = self._device(func, tensors, blocks, self.target)
         if device is None:
             return self._on_the_host(func, args, kwargs, tensors)
+        if _composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
         return self._on_a_gpu(func, args, kwargs, leaves, tensors, blocks, device)
 
     def _on_a_gpu(
@@ -180,29 +224,43 @@ class Operators(TorchDispatchMode):
             if blocks[i] is None and _either(t):
                 blocks[i] = self._adopt(t, device)
         if func.is_view or torch.Tag.inplace_view in func.tags or func._overloadpacket in _METADATA:
-            return self._same_storage(func, args, kwargs)
+            out = self._same_storage(func, args, kwargs)
+            sparse_one = any(t.layout is torch.sparse_coo for t in tensors)  # whose transpose is a copy
+            return self._tagged(out, device, all(b is None or b.computed for b in blocks)) if sparse_one else out
         gpus.clock.host += gpus.device.host_s
-        known = all(b.computed for b in blocks if b is not None) and all(
-            h is None or h.computed for t, b in zip(tensors, blocks, strict=True) if b is None for h in [host(t)]
+        alike = func._overloadpacket in LIKE
+        known = alike or all(
+            b.computed if b is not None else (h := host(t)) is None or h.computed
+            for t, b in zip(tensors, blocks, strict=True)
         )
         if func in _COPIES and (kind := self.copies.crossing(func, args, kwargs, self.target)):
             return self.copies.copy(kind, func, args, kwargs, known)
         changed = [t for value in written(func, args, kwargs) for t in tensors_in(value)]
         changed_blocks = [b for t in changed if (b := block(t)) is not None]
         queue = gpus.queue(device)
-        gpus.use(queue, func._schema.name, [b for b in blocks if b and b not in changed_blocks], changed_blocks)
+        read = [b for b in blocks if b and b not in changed_blocks and not alike]
+        gpus.use(queue, func._schema.name, read, changed_blocks)
+        if sparse.takes(func, tensors):
+            out, known = sparse.run(gpus, queue, func, args, kwargs, tensors, changed, known)
+            return self._tagged(out, device, known)
         if func is _ITEM or func._overloadpacket in _BY_VALUE:
             gpus.clock.wait_for(gpus.clock.mark(queue))
             if not known:
-                read = "a value is read that was not computed, so it is 0"
-                say("value", read if func is _ITEM else f"{func._schema.name} decides by values that were not computed")
+                decides = f"{func._schema.name} decides by values that were not computed"
+                say("value", NOT_COMPUTED if func is _ITEM else decides)
             return self._tagged(func(*args, **kwargs), device, known)
         plan = self.plans.plan(func, args, kwargs, leaves, tensors)
         gpus.make_sure(device, plan.nbytes)
         gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name)
+        if not known and func in _TESTS:
+            return self._tagged(_passed(func), device, True)
+        if not known and choices.among(func) and plan.outputs:
+            out = self._outputs(plan, args, kwargs)
+            self._tagged(choices.choose(func, args, kwargs, out), device, choices.is_meant(func))
+            return self._tagged(out, device, False)
         computes = plan.small or (plan.whole and known)
         if func is not _CHECK:
-            overwritten = func._overloadpacket in _OVERWRITE and all(b is None or b.computed for b in blocks[1:])
+            overwritten = func._overloadpacket in OVERWRITES and all(b is None or b.computed for b in blocks[1:])
             for t, b in zip(changed, changed_blocks, strict=False):
                 if overwritten and (computes or func is aten.zero_.default):
                     b.computed = b.computed or t.numel() * t.element_size() == b.nbytes
@@ -211,7 +269,7 @@ class Operators(TorchDispatchMode):
         if computes:
             try:
                 out = func(*args, **kwargs)
-            except NotImplementedError as error:  # only CUDA has it, as batch_norm_stats
+            except NotImplementedError as error:  # only CUDA has it, as batch_norm_stats or _cudnn_rnn
                 if not plan.outputs:
                     raise NotEmulated(str(CUDA_ONLY._replace(what=plan.name))) from error
             else:
@@ -231,7 +289,12 @@ class Operators(TorchDispatchMode):
                 h.mark = None
             known = all(h.computed for h in copied)
             if not known and (func is _ITEM or func._overloadpacket in _BY_VALUE):
-                say("value", "a value is read that was not computed, so it is 0")
+                say("value", NOT_COMPUTED)
+        if not known and func is aten.multinomial.default:  # which refuses a row of zeros
+            found = torch.zeros(*args[0].shape[:-1], args[1], dtype=torch.int64, device="cpu")
+            return choices.choose(func, args, kwargs, found)
+        if not known and func in _TESTS:
+            return _passed(func)
         pinned = kwargs.get("pin_memory")
         out = func(*args, **({**kwargs, "pin_memory": False} if pinned else kwargs))
         if pinned:
@@ -273,6 +336,8 @@ class Operators(TorchDispatchMode):
         wanted = target if isinstance(target, int) else None
         if func in _COPIES:
             return blocks[0].device if func is _COPIES[0] and blocks[0] is not None else min(indices, default=wanted)
+        if target is not None and any(argument.name == "device" for argument in func._schema.arguments):
+            return wanted  # what it makes lies where the call says, whatever it's like
         if not tensors or target is not None:
             return wanted if not indices else min(indices)
         if not indices:
@@ -281,6 +346,8 @@ class Operators(TorchDispatchMode):
         apart = [t for t, b in zip(tensors, blocks, strict=True) if b is None and t.dim() and not _either(t)]
         if apart and func._overloadpacket in _INDEXING and blocks[0] is not None:
             apart = [t for t in apart if t.dtype.is_floating_point]
+        if func._overloadpacket is aten._sparse_addmm:  # C++ made what it adds to
+            apart = []
         if len(indices) > 1 or apart:
             if func.is_view or func._schema.name == "aten::set_":
                 return min(indices)
@@ -314,14 +381,8 @@ class Operators(TorchDispatchMode):
                 if isinstance(spec, tuple) and out.shape != spec[0]:  # `out=` of another shape
                     self._same_storage(aten.resize_.default, (out, spec[0]), {})
                 found.append(out)
-            elif isinstance(spec, tuple):
-                shape, stride, dtype = spec
-                out = _unwritten(shape, stride, dtype)
-                if out.untyped_storage().nbytes() < FRESH:
-                    out.zero_()
-                found.append(out)
             else:
-                found.append(spec)
+                found.append(_made(spec))
         if plan.container is None:
             return found[0] if found else None
         return plan.container(found) if plan.container in (list, tuple) else tuple(found)
@@ -330,7 +391,7 @@ class Operators(TorchDispatchMode):
         """Give what came out of an operator its tag, unless it has one."""
         queue = self.gpus.queue(device)
         for t in tensors_in(out):
-            if t.layout is not torch.strided:
+            if t.layout not in (torch.strided, torch.sparse_coo):
                 raise NotImplementedError(f"an emulated GPU has no tensors of layout {t.layout}")
             if block(t) is None:
                 self.gpus.tag(t, device, known).wrote = (queue.key, queue.given)

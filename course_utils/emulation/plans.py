@@ -10,20 +10,22 @@ from torch.utils._pytree import tree_map_only
 
 from ..clusters import Device
 from ..not_emulated import SYMMETRIC, NotEmulated
-from . import costs
+from . import costs, recurrent
 
 SMALL = 1 << 15  # elements: up to here an operator is computed
 Spec = tuple[torch.Size, tuple[int, ...], torch.dtype]
 
 
 aten = torch.ops.aten
-# What only CUDA has, and gives, for a batch norm over all ranks: of each channel in float32, or of each element.
+# What only CUDA has, and gives: for a batch norm over all ranks, of each channel in float32, or of each element.
 _ONLY_CUDA: dict[Any, Callable[..., Any]] = {
     aten.batch_norm_stats: lambda x, *_: [_channels(x), _channels(x)],
     aten.batch_norm_gather_stats_with_counts: lambda x, *_: [_channels(x), _channels(x)],
     aten.batch_norm_elemt: lambda x, *_: torch.empty_like(x),
     aten.batch_norm_backward_reduce: lambda dy, x, *_: [_channels(x) for _ in range(4)],
     aten.batch_norm_backward_elemt: lambda dy, *_: torch.empty_like(dy),
+    aten._cudnn_rnn: recurrent.forward,
+    aten._cudnn_rnn_backward: recurrent.backward,
 }
 
 
@@ -31,9 +33,15 @@ def _channels(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape[1], device=x.device)
 
 
+def _spec(out: Any) -> Any:
+    if isinstance(out, (list, tuple)):
+        return [_spec(o) for o in out]
+    return (out.shape, tuple(out.stride()), out.dtype) if isinstance(out, torch.Tensor) else out
+
+
 class Plan(NamedTuple):
-    """What an operator gives and takes, by the shapes it got. An output is a tensor's shape, strides and type, or the
-    value itself; `aliases` are the arguments that come back as outputs."""
+    """What an operator gives and takes, by the shapes it got. An output is a tensor's shape, strides and type, a
+    list of these, or the value itself; `aliases` are the arguments that come back as outputs."""
 
     seconds: float
     outputs: tuple[Any, ...]
@@ -54,7 +62,10 @@ class Plans:
 
     def plan(self, func: Any, args: Any, kwargs: Any, leaves: list[Any], tensors: list[torch.Tensor]) -> Plan:
         """The plan of a call; `leaves` are those of its arguments, of which `tensors` are tensors."""
-        key = (func, func._overloadpacket in costs.flop_registry and costs.tf32(func), *_key(leaves))
+        counted = costs.counted(func)
+        key = (
+            func, counted and costs.tf32(func), counted and costs.ends(func, args, kwargs), costs.part, *_key(leaves),
+        )  # fmt: skip
         found = self.known.get(key)
         if found is None:
             found = self.known[key] = self._new(func, args, kwargs, tensors)
@@ -75,23 +86,32 @@ class Plans:
                 out = _ONLY_CUDA.get(func._overloadpacket, func)(*margs, **mkwargs)
         except Exception:  # no shape without values, or a mistake: torch's own function will say which
             return Plan(0.0, (), (), None, True, True, name, 0)
+        if func._overloadpacket is aten.convolution and (order := costs.channels_last(*margs[:2])) is not None:
+            out = out.contiguous(memory_format=order)  # as CUDA's, which torch's shapes alone don't know
         outs = list(out) if isinstance(out, (tuple, list)) else [out]
         flat = [t for o in outs for t in (o if isinstance(o, (tuple, list)) else [o])]
         results = [o for o in flat if isinstance(o, torch.Tensor)]
+        if any(t.layout is not torch.strided for t in results):  # a gradient of few rows: only they are computed
+            moved = costs.seconds(self.device, func, 0.0, costs.traffic(func, tensors, ()), torch.float32)
+            return Plan(max(moved, self.device.launch_s), (), (), None, True, True, name, 0)
         changed = [t for i in written(func, args, kwargs) for t in tensors_in(i)]
         aliases = tuple(_alias(func, r) for r in func._schema.returns)
         new = [] if any(aliases) else results
         fresh = sum(t.untyped_storage().nbytes() for t in new)
-        flops = costs.flops_of(func, margs, mkwargs, out)
+        known = (args, kwargs) if costs.ends(func, args, kwargs) else (margs, mkwargs)  # with the lengths of sequences
+        flops = costs.flops_of(func, *known, out)
         nbytes = costs.traffic(func, tensors, [*new, *changed])
-        floats = [t.dtype for t in tensors + results if t.dtype.is_floating_point]
-        lists = [x for x in args if isinstance(x, (list, tuple)) and x and isinstance(x[0], torch.Tensor)]
+        dtype = next((t.dtype for t in tensors + results if t.dtype.is_floating_point), torch.float32)
+        flops *= costs.unaligned(self.device, func, margs, out, dtype)
+        launches = costs.launches(func, args)
         seconds = max(
-            costs.seconds(self.device, func, flops, nbytes, floats[0] if floats else torch.float32),
-            self.device.launch_s * costs.launches(func, lists),
+            costs.seconds(self.device, func, flops, nbytes, dtype) if launches else 0.0, self.device.launch_s * launches
         )
-        specs = tuple((o.shape, tuple(o.stride()), o.dtype) if isinstance(o, torch.Tensor) else o for o in outs)
-        small = all(t.numel() <= SMALL for t in [*tensors, *results])
+        moved = costs.reordered(self.device, func, margs, outs, dtype)
+        seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
+        specs = tuple(map(_spec, outs))
+        used = [] if func._overloadpacket in costs.LIKE else tensors
+        small = all(t.numel() <= SMALL for t in [*used, *results])
         whole = not any(t.dtype.is_floating_point or t.dtype.is_complex for t in [*results, *changed])
         nested = len(flat) != len(outs)
         container = type(out) if isinstance(out, (tuple, list)) else None

@@ -33,7 +33,9 @@ def used(folder: str | Path, ranks: range, count: int, all_alike: bool = False) 
 
 
 def ranks_here() -> range:
-    """The ranks that run on this rank's node."""
+    """The ranks that run on this rank's node; of a launch whose rank spawned others, all that may be there."""
+    if "COURSE_SPAWNED" in os.environ:
+        return range(json.loads(os.environ["COURSE_CLUSTER"])["count"])
     first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
     return range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
 

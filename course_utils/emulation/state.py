@@ -3,6 +3,7 @@ that lies there."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -92,20 +93,42 @@ class Gpus:
     def __init__(self, cluster: Cluster, rank: int = 0, world_size: int = 1):
         self.cluster, self.device = cluster, cluster.device_of(rank)
         self.rank, self.world_size = rank, world_size
-        self.count = max(1, cluster.count // cluster.nodes)
+        self.in_node = max(1, cluster.count // cluster.nodes)
+        self._seen: list[int] | None = None
         self.clock = Clock()
-        self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.count)]
+        self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.in_node)]
         self.kind = "activations"  # of what is allocated next
         self.defaults: dict[int, Queue] = {}
         self.forked = False
+        self.spawned = False  # in a process that a rank spawned,
+        self.joined = False  # and that has joined a process group
         self.initialized = False  # CUDA is by what first names a device; a DeviceMesh sets this rank's if nothing has
         # Where what a functional collective makes lies, and whether it will be computed.
         self.adopting: tuple[int, bool] | None = None
         self.before_oom: list[Callable[[], None]] = []  # called before memory's kinds are told
+        self.on_oom: list[Callable[[int, int, int, int], Any]] = []  # as torch calls them: device, asked, has, left
         self._thread = _Thread()
 
     def _where(self) -> tuple[float, str]:
         return self.clock.host, program_line()
+
+    @property
+    def seen(self) -> list[int]:
+        """The GPUs of the node that the program sees, by their numbers there: all of them, or those that it names in
+        CUDA_VISIBLE_DEVICES before it first uses one. As in CUDA, what follows a wrong number isn't seen."""
+        if self._seen is not None:
+            return self._seen
+        named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        known = {str(index): index for index in range(self.in_node)}
+        names = [name.strip() for name in named] if named != [""] else [*known]
+        found = [known[name] for name in itertools.takewhile(known.__contains__, names)]
+        if self.initialized:
+            self._seen = found
+        return found
+
+    @property
+    def count(self) -> int:
+        return len(self.seen)
 
     @property
     def current(self) -> int:
@@ -139,6 +162,8 @@ class Gpus:
                 " 'spawn' start method"
             )
         self.initialized = True
+        if not self.seen:
+            raise RuntimeError("No CUDA GPUs are available: CUDA_VISIBLE_DEVICES names none of the emulated ones")
         if device is None:
             return self.current
         if isinstance(device, (str, torch.device)):
@@ -149,7 +174,9 @@ class Gpus:
         else:
             found = int(getattr(device, "index", device))
         if found >= self.count:
-            has = f"{self.cluster.label} has {self.count} in a node"
+            has = f"{self.cluster.label} has {self.in_node} in a node"
+            if self.count < self.in_node:
+                has = f"CUDA_VISIBLE_DEVICES leaves {self.count}"
             error = torch.AcceleratorError(f"CUDA error: invalid device ordinal (cuda:{found}, and {has})")
             error.error_code = 101
             raise error
@@ -166,6 +193,11 @@ class Gpus:
         if memory.live + nbytes > memory.limit * memory.fraction:
             for look in self.before_oom:
                 look()
+            memory.refusals += 1
+            if memory.history is not None:
+                memory.history.refused(nbytes, memory.limit - memory.live)
+            for watch in self.on_oom:
+                watch(device, nbytes, memory.limit, memory.limit - memory.live)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"
                 f" {self.device.name}, has {memory.limit / 2**30:.2f} GiB, of which {memory.live / 2**30:.2f} GiB are"
@@ -174,6 +206,9 @@ class Gpus:
 
     def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> Block:
         """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""
+        if tensor.layout is torch.sparse_coo:
+            self.tag(tensor._indices(), device)
+            return self.tag(tensor._values(), device, computed)
         storage = tensor.untyped_storage()
         found = block_of(storage)
         if found is None:
@@ -214,11 +249,11 @@ def block_of(storage: torch.UntypedStorage) -> Block | None:
 
 
 def block(tensor: torch.Tensor) -> Block | None:
-    """The tag of a tensor's storage, None on the CPU."""
+    """The tag of a tensor's storage, of a sparse one that of its values; None on the CPU."""
     try:
         return getattr(tensor.untyped_storage(), "_course_block", None)
-    except (NotImplementedError, RuntimeError):  # a tensor without storage, such as a sparse one
-        return None
+    except (NotImplementedError, RuntimeError):  # a tensor without storage
+        return block(tensor._values()) if tensor.layout is torch.sparse_coo else None
 
 
 def host(tensor: torch.Tensor) -> Host | None:

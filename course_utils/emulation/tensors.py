@@ -9,20 +9,26 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import _device_constructors
 
 from ..not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
+from . import attention, recurrent
 from .copies import pinned_memory
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
-from .plans import SMALL
-from .remarks import say
+from .plans import tensors_in
+from .remarks import NOT_COMPUTED, say, without
 from .state import Block, Gpus, block, block_of, host
 from .streams import Stream
 
 _M_MMAP_THRESHOLD = -3
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NOT_COMPUTED = "a value is read that was not computed, so it is 0"
+_INNER = ("_local_tensor", "elem", "_values")  # where a DTensor, a collective's result, a nested tensor have theirs
+# What C++ puts together of operators, below us, and makes tensors for: on the device that it sees, the CPU.
+_MAKE_MORE = {
+    "ctc_loss", "istft", "linalg_matrix_rank", "nanquantile", "new", "new_tensor", "one_hot", "pad_sequence",
+    "quantile", "vander",
+}  # fmt: skip
 
 
 class _NoAddress(NotEmulated, AttributeError):
@@ -43,8 +49,11 @@ class Factories(TorchFunctionMode):
         if device is None and self.operators.default is not None and func in _device_constructors():
             device = self.operators.default
             kwargs = {**kwargs, "device": device}
-        if (device is None and not kwargs.get("pin_memory")) or self.operators.off:
+        if self.operators.off:
             return func(*args, **kwargs)
+        if device is None and not kwargs.get("pin_memory"):
+            found = gpu_of(args, kwargs) if name in _MAKE_MORE else None
+            return func(*args, **kwargs) if found is None else self._towards(found, func, args, kwargs)
         if name in ("to", "cuda", "cpu", "pin_memory", "is_pinned", "_parse_to") or active_fake_mode():
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
@@ -56,9 +65,13 @@ class Factories(TorchFunctionMode):
         if name in ("as_tensor", "asarray") and args and isinstance(args[0], torch.Tensor):
             return args[0].to(device, kwargs.get("dtype"))
         target: int | str = self.gpus.index(device) if device.type == "cuda" else "cpu"
+        return self._towards(target, func, args, {**kwargs, "device": torch.device("cpu")})
+
+    def _towards(self, target: int | str, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a call makes, or returns, lies on a GPU, or on the "cpu"."""
         before, self.operators.target = self.operators.target, target
         try:
-            out = func(*args, **{**kwargs, "device": torch.device("cpu")})
+            out = func(*args, **kwargs)
         finally:
             self.operators.target = before
         if target != "cpu" and type(out) in _PLAIN:  # a DTensor's storage is only a number of bytes
@@ -66,18 +79,28 @@ class Factories(TorchFunctionMode):
         return out
 
 
+def gpu_of(*given: Any) -> int | None:
+    """The number of the GPU on which all of these tensors lie; None if they don't lie on one."""
+    lie = {b.device if (b := block(t)) is not None else None for t in tensors_in(given)}
+    return lie.pop() if len(lie) == 1 else None
+
+
 def install(gpus: Gpus) -> Operators:
     """Patch `torch.Tensor`, and let both modes look at everything from here on. Returns the mode of the operators."""
     # A large block comes fresh from the system, full of zeros, and takes no memory until somebody writes to it.
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, FRESH // 2)
     operators = Operators(gpus)
+    operators.factories = lambda: Factories(gpus, operators)
     _patch_moves(gpus, operators)
     _patch_answers(gpus)
     _patch_reads()
     _patch_storage(gpus)
     _patch_exports()
-    _patch_functions()
+    _patch_functions(operators)
+    attention.install(gpus)
+    recurrent.install()
     _patch_default(gpus, operators)
+    _follow_backward(gpus, operators)
     let_dtensor_draw()
     enter(gpus, operators)
     return operators
@@ -87,6 +110,22 @@ def enter(gpus: Gpus, operators: Operators) -> None:
     """Let both modes look at what this thread does."""
     operators.__enter__()
     Factories(gpus, operators).__enter__()
+
+
+def _follow_backward(gpus: Gpus, operators: Operators) -> None:
+    """`Tensor.backward` is called by the mode that looks for factories, which torch takes off meanwhile. What backward
+    runs in Python, such as a checkpoint's second forward, has factories too."""
+    autograd: Any = torch.autograd
+    real = autograd._engine_run_backward
+
+    @functools.wraps(real)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(mode, Factories) for mode in _get_current_function_mode_stack()):
+            return real(*args, **kwargs)
+        with Factories(gpus, operators):
+            return real(*args, **kwargs)
+
+    autograd._engine_run_backward = run
 
 
 def _patch_default(gpus: Gpus, operators: Operators) -> None:
@@ -105,7 +144,7 @@ def _patch_default(gpus: Gpus, operators: Operators) -> None:
 
 def _patch_moves(gpus: Gpus, operators: Operators) -> None:
     tensor: Any = torch.Tensor
-    real_to = tensor.to
+    real_to, real_type_as = tensor.to, tensor.type_as
 
     def moved(
         self: torch.Tensor, where: torch.device | None, dtype: Any, non_blocking: bool, copy: bool, memory_format: Any
@@ -125,6 +164,12 @@ def _patch_moves(gpus: Gpus, operators: Operators) -> None:
                 copy=copy,
                 memory_format=memory_format,
             )
+
+        if self.layout is torch.sparse_coo:
+            indices = moved(self._indices(), where, None, non_blocking, copy, memory_format)
+            values = moved(self._values(), where, dtype, non_blocking, copy, memory_format)
+            out = torch.ops.aten._sparse_coo_tensor_unsafe(indices, values, self.shape)
+            return out._coalesced_(self.is_coalesced())
 
         def move(t: torch.Tensor) -> Any:
             before, operators.target = operators.target, index if index is not None else "cpu"
@@ -164,7 +209,12 @@ def _patch_moves(gpus: Gpus, operators: Operators) -> None:
         out.untyped_storage()._course_pinned = True
         return out
 
-    tensor.to, tensor.cuda, tensor.cpu, tensor.pin_memory = to, cuda, cpu, pin_memory
+    def type_as(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if type(self) not in _PLAIN or type(other) not in _PLAIN:
+            return real_type_as(self, other)
+        return self.to(other.device, other.dtype)
+
+    tensor.to, tensor.cuda, tensor.cpu, tensor.pin_memory, tensor.type_as = to, cuda, cpu, pin_memory, type_as
 
 
 class _Move(torch.autograd.Function):
@@ -188,8 +238,8 @@ def _patch_answers(gpus: Gpus) -> None:
     def tagged(self: torch.Tensor) -> Block | None:
         if type(self) in _PLAIN:
             return block(self)
-        inner = getattr(self, "_local_tensor", getattr(self, "elem", None))  # of a DTensor, of a collective's result
-        return tagged(inner) if isinstance(inner, torch.Tensor) else block(self)
+        inner = next((x for name in _INNER if isinstance(x := getattr(self, name, None), torch.Tensor)), None)
+        return tagged(inner) if inner is not None else block(self)
 
     def device(self: torch.Tensor) -> torch.device:
         found = tagged(self)
@@ -224,7 +274,7 @@ def _patch_reads() -> None:
     def read(self: torch.Tensor) -> None:
         found = host(self) or block(self)
         if found is not None and not found.computed:
-            say("value", _NOT_COMPUTED)
+            say("value", NOT_COMPUTED)
         if (copied := host(self)) is not None and copied.mark is not None:
             self.view(-1)[:1].clone()  # an operator, which sees whether the copy is there
 
@@ -323,33 +373,34 @@ def _patch_exports() -> None:
     storage.is_shared = lambda self: block_of(self) is not None or real_shared(self)
 
 
-def _patch_functions() -> None:
-    """Functions for which CUDA has a kernel of its own where the CPU puts several together."""
+def _patch_functions(operators: Operators) -> None:
+    """Functions that CUDA has a kernel for, or that go past our mode."""
     functional: Any = torch.nn.functional
-    real_attention, real_dropout = functional.scaled_dot_product_attention, functional.dropout
-
-    def scaled_dot_product_attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: Any = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
-        parts: list[Any] = [query, key, value]
-        placed = [getattr(t, "placements", None) for t in parts]
-        if attn_mask is None and placed[0] and placed[0] == placed[1] == placed[2]:
-            # DTensor knows how to share out the GPU's kernel and not the CPU's. Batches and heads are independent.
-            if not any(p.is_partial() or (p.is_shard() and p.dim not in (0, 1)) for p in placed[0]):
-                q, k, v = (t.to_local() for t in parts)
-                own = scaled_dot_product_attention(q, k, v, None, dropout_p, is_causal, scale, enable_gqa)
-                return parts[0].from_local(own, parts[0].device_mesh, placed[0], run_check=False)
-        if dropout_p and query.numel() > SMALL and block(query) is not None:
-            dropout_p = 0.0  # the CPU's fused kernel has none, and would give way to one that keeps the whole matrix
-        return real_attention(
-            query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
-            enable_gqa=enable_gqa,
-        )  # fmt: skip
+    real_dropout, real_ctc = functional.dropout, functional.ctc_loss
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         if inplace or not training or not 0 < p < 1 or block(input) is None:
             return real_dropout(input, p, training, inplace)
         return torch.native_dropout(input, p, True)[0]  # keeps a mask of one byte an element
 
-    functional.scaled_dot_product_attention, functional.dropout = scaled_dot_product_attention, dropout
+    def ctc_loss(
+        log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """CUDA takes lengths that lie on the CPU."""
+        lengths = (
+            x.to(log_probs.device) if isinstance(x, torch.Tensor) else x for x in (input_lengths, target_lengths)
+        )
+        return real_ctc(log_probs, targets, *lengths, *args, **kwargs)
+
+    functional.dropout, functional.ctc_loss = dropout, ctc_loss
+    inside, split = Factories(operators.gpus, operators), torch.functional._unravel_index
+
+    def unravel_index(*args: Any) -> torch.Tensor:
+        """In Python, where torch has left our mode, and torch.tensor would ask the driver."""
+        with inside:
+            return split(*args)
+
+    torch.functional._unravel_index = unravel_index
+    # It draws again as long as a number is too large, and of those that weren't drawn none is.
+    init: Any = torch.nn.init
+    init._no_grad_trunc_normal_ = without("value", init._no_grad_trunc_normal_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,23 +12,29 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .state import Block, Gpus
+from .state import Block, Gpus, block
 from .streams import ASKED_S
 
 
 class EmulatedWork(dist.Work):
     """A collective in flight. `wait` lets the current stream wait for its end, as NCCL's does; the host runs on.
 
-    `device` is None for tensors of the CPU, for which the host waits.
+    `device` is None for tensors of the CPU, for which the host waits. As NCCL's, it keeps its result until it's gone
+    itself, and what it's made from, `held`, until somebody waits.
     """
 
-    def __init__(self, gpus: Gpus, result: Any, end: float, blocks: Sequence[Block], device: int | None):
+    def __init__(
+        self, gpus: Gpus, result: Any, end: float, blocks: Sequence[Block], device: int | None,
+        held: Sequence[torch.Tensor] = (),
+    ):  # fmt: skip
         super().__init__()
+        self.held = held
         self.gpus, self.result_, self.end, self.blocks, self.device = gpus, result, end, blocks, device
         # What comes before its end, of each queue: all that was asked of its own stream, and of those that waited.
         self._waited = dict(gpus.clock.mark(gpus.queue(device)).done) if device is not None else {}
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        self.held = ()
         if self.device is None:
             self.gpus.clock.wait_until(self.end)
         else:
@@ -45,6 +52,9 @@ class EmulatedWork(dist.Work):
 
     def is_completed(self) -> bool:
         self.gpus.clock.host += ASKED_S
+        if self.end > self.gpus.clock.host:
+            return False
+        self.wait()  # nobody need wait for it again; only now a message that's received knows its end
         return self.end <= self.gpus.clock.host
 
     def is_success(self) -> bool:
@@ -101,48 +111,37 @@ class _Future(Future):
 
 
 class Message(EmulatedWork):
-    """A message between two ranks. The sender's time stamp travels with it, so that nobody has to meet: the receiver
-    knows at `wait` when it came. A sender never waits for its receiver, as if NCCL's buffers had no end.
+    """A message between two ranks. The receiver knows at `wait` when it was sent. A sender never waits for its
+    receiver, as if NCCL's buffers had no end.
+
+    As NCCL's, this object keeps its tensor until it's gone itself, and one of a `batch` keeps none. What else NCCL does
+    for the tensor, `record_stream`, isn't counted in `memory_allocated` either.
     """
 
     def __init__(
-        self, gpus: Gpus, tensor: torch.Tensor, blocks: Sequence[Block], device: int | None,
-        *, ready: float, took: float, sent: Sequence[Any], stamp: torch.Tensor | None, buffers: Sequence[torch.Tensor],
-        values: Callable[[], Any] | None = None,
+        self, gpus: Gpus, tensor: torch.Tensor, device: int | None, *, ready: float, took: float, batch: bool,
+        take: Callable[[], tuple[float, bool]] | None = None,
     ):  # fmt: skip
-        super().__init__(gpus, [tensor], ready + took, blocks, device)
+        super().__init__(gpus, [] if batch else [tensor], ready + took, [], device)
         self.ready, self.took = ready, took
-        self.open = sent  # gloo's own work, which needs the buffers until the other side has taken them
-        self.buffers = buffers
-        self.values = values  # receives them, once it's known that they have the right size: gloo would abort
-        self.stamp = stamp  # of a receiver: filled with the sender's time and number of elements
-        self.numel, self.done = tensor.numel(), False
-
-    def left(self) -> bool:
-        """Whether the other side has all of it."""
-        return all(work.is_completed() for work in self.open)
-
-    def arrive(self) -> None:
-        """Wait, in real time, until the other side has all of it."""
-        for work in self.open:
-            work.wait()
+        self.take = take  # of a receiver, which learns by it when the message was sent and whether its values are there
+        self.fills = None if (found := block(tensor)) is None else weakref.ref(found)
+        self.whole = found is not None and tensor.numel() * tensor.element_size() == found.nbytes
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self.done and self.stamp is not None:
+        if self.take is not None:
             with _disable_current_modes():
-                self.open[0].wait()
-                sent, numel = self.stamp.tolist()
-                if numel != self.numel:
-                    raise RuntimeError(f"a message of {numel:.0f} numbers arrives where {self.numel} are expected")
-                if self.values is not None:
-                    self.values().wait()
+                sent, known = self.take()
+            self.take = None
+            found = None if self.fills is None else self.fills()
+            if found is not None:
+                found.computed = known and (found.computed or self.whole)
             start = max(self.ready, sent)
             self.end = start + self.took
             if self.device is not None:
                 if start > self.ready:
                     self.gpus.clock.spans.append(("waiting", "recv", self.ready, start))
                 self.gpus.clock.spans.append(("communication", "recv", start, self.end))
-        self.done = True
         return super().wait(timeout)
 
 

@@ -241,7 +241,7 @@ class Cold:
     def place(self, machine: Machine) -> Placement:
         asked = self.options
         if asked.cluster:
-            self.modelled = cluster(asked.cluster, asked.nodes, asked.slow, asked.one_of)
+            self.modelled = cluster(asked.cluster, asked.nodes, asked.slow, asked.one_of, asked.host)
             return place_on_cluster(self.modelled, machine, asked.ranks, asked.gpus_per_rank, asked.threads)
         return place(machine, asked.ranks, asked.gpus_per_rank, asked.device, asked.threads)
 

@@ -40,6 +40,7 @@ class LaunchOptions:
     cluster: str | Mapping[str, Any] = ""
     slow: Mapping[int, float] | None = None
     one_of: int = 0
+    host: str = ""
 
     def __post_init__(self) -> None:
         args, env, timeout, nodes, restarts = self.args, self.env, self.timeout, self.nodes, self.max_restarts
@@ -59,8 +60,8 @@ class LaunchOptions:
             raise ValueError(f"nodes must be a whole number above 0; got {nodes!r}")
         if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
             raise ValueError(f"max_restarts must be a whole number, 0 or more; got {restarts!r}")
-        if (self.slow or self.one_of) and not self.cluster:
-            raise ValueError("slow and one_of are for emulated GPUs; name them too, as in cluster='8xA100'")
+        if (self.slow or self.one_of or self.host) and not self.cluster:
+            raise ValueError("slow, one_of and host are for emulated GPUs; name them too, as in cluster='8xA100'")
         if self.cluster and (restarts or self.engine not in ("auto", "local", "cold")):
             asked = f"max_restarts={restarts}" if restarts else f"engine={self.engine!r}"
             raise ValueError(f"our own launcher emulates GPUs, on this machine: leave out {asked}")

@@ -297,21 +297,32 @@ def take(dealt: str) -> Any:
 _meetings = 0
 
 
-def watch_groups() -> None:
+def watch_groups() -> list[str]:
     """Have a process group that the student's file forms behave as those that `world` forms: its ranks meet when all
-    have joined. Call it before the file is loaded, which may import `init_process_group` by name."""
+    have joined. Call it before the file is loaded, which may import `init_process_group` by name.
+
+    Returns where these groups meet, if that isn't what the launcher has said: such an address is right on one machine
+    only. The list grows while the file runs.
+    """
     form, formed = dist.init_process_group, 0
+    told = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT")}
+    others: list[str] = []
 
     def forms(*args: Any, **kwargs: Any) -> None:
         nonlocal formed
         if len(args) < 3:  # the third is the timeout
             kwargs["timeout"] = timedelta(seconds=WAIT_S)
+        method = kwargs.get("init_method") or (args[1] if len(args) > 1 else None)
+        if method not in (None, "env://"):
+            others.append(str(method))
+        others.extend(f"{name}={os.environ.get(name)}" for name, said in told.items() if os.environ.get(name) != said)
         form(*args, **kwargs)
         formed += 1
         if dist.get_world_size() == RANKS:
             _await(f"formed{formed}", RANKS)
 
     dist.init_process_group = forms
+    return others
 
 
 def meet() -> None:

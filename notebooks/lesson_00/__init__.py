@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .deeper import (
     explore_serial,
@@ -83,10 +83,16 @@ def show_step(run: Run, guess: Guess = ...) -> Figure:
     if why := run.disturbed:
         say_disturbed(why, "where a step's time goes", guess, "run both cells again")
     else:
-        say(
-            f"A step of {run.value('images')} images takes {sum(part_s.values()) * 1e3:.0f} ms."
-            f" {_on_part(guess, _longest(part_s))}"
+        longest = _longest(part_s)
+        said = bet(
+            guess,
+            longest,
+            ", and it takes longest.",
+            traps=dict.fromkeys(PARTS, f", and it's {longest}."),
+            none=f"The longest part is {longest}.",
+            kind=f"{', '.join(PARTS[:-1])} or {PARTS[-1]}. The longest part is {longest}",
         )
+        say(f"A step of {run.value('images')} images takes {sum(part_s.values()) * 1e3:.0f} ms. {said}")
         say(
             f"{_on_bottleneck(predict.bottleneck(part_s))}"
             f" Backward takes {part_s['backward'] / part_s['forward']:.1f} times as long as forward."
@@ -106,16 +112,6 @@ def _on_bottleneck(found: predict.Bottleneck) -> str:
     return str(found)
 
 
-def _on_part(guess: Guess, longest: str) -> str:
-    if not guessed(guess):
-        return f"The longest part is {longest}."
-    if str(guess).lower() == longest:
-        return f"You said so: {longest} takes longest."
-    if guess not in PARTS:
-        return f"The longest part is {longest}. (The parts are called {', '.join(PARTS)}.)"
-    return f"You said {guess}, and it's {longest}."
-
-
 def _step_parts(run: Run) -> dict[str, Samples]:
     """Seconds of each part, without the first steps."""
     return {part: Samples(run.values(part)[3:], f"{part}_s", run.provenance) for part in PARTS}
@@ -132,19 +128,14 @@ def show_clocks(run: Run, guess: Guess = ...) -> None:
     if why := run.disturbed:
         say_disturbed(why, "how much a hasty clock sees", guess, "run both cells again")
     else:
+        near = (100 * seen - 10, 100 * seen + 10)
+        kind = "a number from 0 to 100"
+        said = bet(guess, 100 * seen, "Close.", unit="%", within=near, none="You made no bet.", kind=kind)
         say(
             f"The call comes back after {asked.median * 1e3:.2f} ms, and the sum is there after"
-            f" {done.median * 1e3:.1f} ms. The hasty clock saw {seen:.1%}. {_on_clock(guess, 100 * seen)}"
+            f" {done.median * 1e3:.1f} ms. The hasty clock saw {seen:.1%}. {said}"
         )
     claim("a clock that doesn't wait sees less than half", asked.faster_than(done, factor=2).unless(why))
-
-
-def _on_clock(guess: Guess, percent: float) -> str:
-    if not guessed(guess):
-        return "You made no bet."
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number from 0 to 100."
-    return f"You said {guess:g}%." + (" Close." if abs(guess - percent) < 10 else "")
 
 
 def take_home() -> Program:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils import Run, Sweep, Verdict, claim, explore, figures, more_checks, predict, published, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, figure_first, say, say_disturbed
+from course_utils.pages import bet, disturbed, figure_first, say, say_disturbed
 from course_utils.table import Table
 
 from .job import (
@@ -34,7 +34,7 @@ def show_doubled(run: Run, guess: Guess = ...) -> Figure:
     double_s = {how: [run.samples("double_s", how=how, n=n) for n in sizes] for how in dict.fromkeys(run.values("how"))}
     loop, tensor = double_s["Python loop"], double_s["tensor, CPU"]
     times = loop[-1].median / tensor[-1].median
-    said = f"You said {guess:g}." if isinstance(guess, (int, float)) else "You made no bet."
+    said = bet(guess, times, close="", none="You made no bet.", kind="a number, such as 50")
     if why := run.disturbed:
         say_disturbed(why, "how much faster a tensor is", guess, "run both cells again")
     else:

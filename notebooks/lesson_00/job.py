@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import as_number, bet, disturbed, figure_first, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "programs" / "00_job.py"
@@ -104,7 +104,7 @@ def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
                 "That's more than the law allows. Either small pieces suit your cores, or another program slowed the"
                 " runs on one rank."
             )
-        say(" ".join([*said, _on_speedup(guess, measured)]))
+        say(" ".join([*said, bet(guess, measured, **_ON_SPEEDUP)]))
         title = f"{n} ranks finish the job {measured:.2f} times as fast as one"
     else:
         say(
@@ -115,9 +115,18 @@ def show_speedup(alone: Sweep, runs: Sweep, guess: Guess = ...) -> Figure:
     tested = [run.values("tested") for k in WORLDS for run in runs.at(**point(runs, k))]
     more_checks({"rank 0 tested alone": all(mine[0] > 0 and not any(mine[1:]) for mine in tested)})
     elsewhere = [] if faster else [jobs_per_s(found) for found in recorded.sweeps("00_runs")]
-    bet = {n: guess} if isinstance(guess, (int, float)) else {}
     curve = {k: expected_speedup(alone, k) for k in range(1, max(n, EIGHT) + 1)}
-    return figures.speedup(rate, predicted=curve, guess=bet, recorded=elsewhere, title=title)
+    return figures.speedup(rate, predicted=curve, guess={n: as_number(guess)}, recorded=elsewhere, title=title)
+
+
+_ON_SPEEDUP: dict[str, Any] = {
+    "close": "Well done.",
+    "over": "The test and the talking cost more than you thought.",
+    "under": "It's better than you feared.",
+    "within": 0.06,
+    "none": "You made no bet.",
+    "kind": "a number, such as 1.7",
+}
 
 
 def _machine(runs: Sweep) -> str:
@@ -155,17 +164,6 @@ def _on_gap(runs: Sweep) -> str:
     said = f"Training took {train_ms:.0f} ms, where {share} of {one_ms:.0f} is {one_ms / n:.0f}. The test took"
     said += f" {test_ms:.0f} ms, and {test_one_ms:.0f} on one rank."
     return f"{said} So what's missing is in the {gap_in(runs)}." if gap_in(runs) else said
-
-
-def _on_speedup(guess: Guess, measured: float) -> str:
-    if not guessed(guess):
-        return "You made no bet."
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 1.7."
-    if abs(guess / measured - 1) < 0.06:
-        return f"You said {guess:g}. Well done."
-    why = "The test and the talking cost more than you thought." if guess > measured else "It's better than you feared."
-    return f"You said {guess:g}. {why}"
 
 
 def ahead(runs: Sweep) -> Verdict:
@@ -264,14 +262,28 @@ def hours(gpus: int, shared: bool = False) -> dict[str, float]:
 
 
 @figure_first
-def show_eight(bet: Guess = ..., alone: Sweep | None = None) -> Figure:
+def show_eight(guess: Guess = ..., alone: Sweep | None = None) -> Figure:
     """The 24 hours on one emulated GPU, on eight with the test on rank 0, and with the test shared. `alone` says how
     large the serial part was here."""
     one, rank_0, shared = hours(1), hours(EIGHT), hours(EIGHT, shared=True)
     rank_0_h, shared_h = sum(rank_0.values()), sum(shared.values())
+    said = bet(
+        guess,
+        rank_0_h,
+        "You've waited for a rank 0 before.",
+        over="it's not as bad as you feared.",
+        under="between the two, and better than most.",
+        within=0.15,
+        traps={
+            (0, 3): "For that, every GPU would have to work overtime.",
+            (3, shared_h): ", as nearly everybody does, since 24 / 8 = 3.",
+        },
+        none="You made no bet.",
+        kind="a number of hours",
+    )
     say(
         f"Eight GPUs need {rank_0_h:.1f} hours: {rank_0['train']:.1f} to train and {rank_0['test']:.1f} to test."
-        f" If they share the test, it's {shared_h:.1f}. {_on_hours(bet, rank_0_h, shared_h)}"
+        f" If they share the test, it's {shared_h:.1f}. {said}"
     )
     say(
         f"So eight are {DAY_H / rank_0_h:.1f} times as fast as one and cost {EIGHT * rank_0_h:.0f} GPU hours, where one"
@@ -300,19 +312,3 @@ def show_eight(bet: Guess = ..., alone: Sweep | None = None) -> Figure:
     rows = {"1 GPU": one, "8 GPUs, test on rank 0": rank_0, "8 GPUs, test shared": shared}
     title = f"Emulated: {DAY_H:.0f} hours become {rank_0_h:.1f}, or {shared_h:.1f} with the test shared"
     return figures.parts(rows, unit="hours", title=title)
-
-
-def _on_hours(bet: Guess, rank_0: float, shared: float) -> str:
-    if not guessed(bet):
-        return "You made no bet."
-    if not isinstance(bet, (int, float)):
-        return "Your bet should be a number of hours."
-    if bet < 3:
-        return f"You said {bet:g}. For that, every GPU would have to work overtime."
-    if bet <= shared:
-        return f"You said {bet:g}, as nearly everybody does, since 24 / 8 = 3."
-    if bet < 0.85 * rank_0:
-        return f"You said {bet:g}: between the two, and better than most."
-    if bet <= 1.15 * rank_0:
-        return f"You said {bet:g}. You've waited for a rank 0 before."
-    return f"You said {bet:g}: it's not as bad as you feared."

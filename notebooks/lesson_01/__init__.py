@@ -8,10 +8,11 @@ import os
 import shutil
 from pathlib import Path
 from types import EllipsisType
+from typing import Any
 
 from course_utils import Provenance, Run, Samples, Verdict, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, as_number, bet, figure_first, say, say_disturbed
 from course_utils.predict import BreakEven
 from course_utils.units import readable
 
@@ -90,7 +91,8 @@ def show_one_line(run: Run, guess: Guess = ...) -> Figure:
         title = why
     else:
         gained = f", and all later ones {both}, {times:.1f} times as fast" if faster else ""
-        say(f"The first compiled step took {readable('s', first)}{gained}. {_on_first(guess, first)}")
+        said = bet(guess, first, **_ON_FIRST, within=(0.5 * first, 2 * first))
+        say(f"The first compiled step took {readable('s', first)}{gained}. {said}")
     if written:
         say(
             f"Of the {_operators(run)} operators that eager mode calls in forward and backward, the compiler made"
@@ -109,16 +111,15 @@ def show_one_line(run: Run, guess: Guess = ...) -> Figure:
     return figures.bars({"eager": eager, "compiled": later}, title=title)
 
 
-def _on_first(guess: Guess, first: float) -> str:
-    if not guessed(guess):
-        return "You made no bet. It's more fun with one, and you remember more."
-    if not isinstance(guess, (int, float)) or guess <= 0:
-        return "Your bet should be a number of seconds."
-    if 0.5 < guess / first < 2:
-        return f"You said {guess:g} s: you've waited for a compiler before."
-    if guess < first:
-        return f"You said {guess:g} s: a C++ compiler has to start, or Triton's on a GPU, and that surprises everybody."
-    return f"You said {guess:g} s: it could have been worse, since large models do take minutes."
+_ON_FIRST: dict[str, Any] = {
+    "close": "you've waited for a compiler before.",
+    "over": "it could have been worse, since large models do take minutes.",
+    "under": "a C++ compiler has to start, or Triton's on a GPU, and that surprises everybody.",
+    "unit": " s",
+    "none": "You made no bet. It's more fun with one, and you remember more.",
+    "kind": "a number of seconds",
+    "positive": True,
+}
 
 
 @figure_first
@@ -134,12 +135,24 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
         }
         return figures.lines(drawn, "steps", "seconds since the first of them began", title=run.disturbed)
     if not math.isfinite(model.calls):
-        say(f"A compiled step saved nothing here, so nothing pays it back. {_on_steps(guess, model.calls)}")
+        said = bet(guess, model.calls, close="", kind="a number of steps", positive=True)
+        say(f"A compiled step saved nothing here, so nothing pays it back. {said}")
     else:
+        divide = "divide what compiling costs by what one step saves."
+        said = bet(
+            guess,
+            model.calls,
+            "close enough to plan with.",
+            over=f"It comes sooner: {divide}",
+            under=f"It comes later: {divide}",
+            within=(0.5 * model.calls, 2 * model.calls),
+            kind="a number of steps",
+            positive=True,
+        )
         say(
             f"{readable('s', model.once_s)} / ({readable('s', model.before_s)} - {readable('s', model.after_s)}) is"
             f" about {about(model.calls)} steps, or {readable('s', model.before(model.calls))} of training."
-            f" {_on_steps(guess, model.calls)}"
+            f" {said}"
         )
         day = 24 * 3600
         say(
@@ -153,21 +166,9 @@ def show_break_even(run: Run, guess: Guess = ...) -> Figure:
         if math.isfinite(model.calls)
         else "A compiled step saves nothing here"
     )
-    bet = guess if isinstance(guess, (int, float)) else ...
-    return break_even(curves[0], [curves[1]], model, bet, title=title, reach=reach, unit_name="steps")
-
-
-def _on_steps(guess: Guess, steps: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)) or guess <= 0:
-        return "Your bet should be a number of steps."
-    if not math.isfinite(steps):
-        return f"You said {guess:,.0f}."
-    if 0.5 <= guess / steps <= 2:
-        return f"You said {guess:,.0f}: close enough to plan with."
-    more = "sooner" if guess > steps else "later"
-    return f"You said {guess:,.0f}. It comes {more}: divide what compiling costs by what one step saves."
+    guessed = as_number(guess)
+    mark = ... if guessed is None else guessed  # None would mean that nobody was asked
+    return break_even(curves[0], [curves[1]], model, mark, title=title, reach=reach, unit_name="steps")
 
 
 _AFTER_HOW_MANY = "after how many steps compiling is paid back"
@@ -191,21 +192,20 @@ def _paid(run: Run) -> BreakEven:
 def show_breaks(run: Run, guess: Guess = ...) -> None:
     """Into how many graphs each version of the model fell, and at which line."""
     graphs = {name: run.value("graphs", name=name) for name in ("watched", "mended")}
-    say(f"With the if: {graphs['watched']} graphs. {_on_graphs(guess, graphs['watched'])}")
+    said = bet(
+        guess,
+        graphs["watched"],
+        "one up to the if, one after it.",
+        "There's one up to the if, and one for what comes after it.",
+        within=0,
+        traps={1: "Python needs the answer to go on, so the graph has to end there."},
+        kind="a number of graphs",
+    )
+    say(f"With the if: {graphs['watched']} graphs. {said}")
     for line in run.value("cuts", name="watched"):
         say(f"Cut at `{line.strip()}`: Python must know which way to go.")
     claim("without the if, forward is one graph", graphs["mended"] == 1)
     more_checks({"the if breaks the graph": graphs["watched"] > 1})
-
-
-def _on_graphs(guess: Guess, graphs: int) -> str:
-    if not guessed(guess):
-        return ""
-    if guess == graphs:
-        return "As you said: one up to the if, one after it."
-    if guess == 1:
-        return "You said 1. Python needs the answer to go on, so the graph has to end there."
-    return f"You said {guess}. There's one up to the if, and one for what comes after it."
 
 
 @figure_first
@@ -214,8 +214,10 @@ def show_again(run: Run, guess: Guess = ...) -> Figure:
     so_far = {name: run.values("compiled", name=name) for name in ("sizes", "counter", "tensor")}
     sizes, counter, tensor = so_far.values()
     steps = len(counter)
+    sizes_too = ", as most do, but a second size is enough: the compiler learns that sizes change."
+    said = bet(guess, "counter", "you saw it coming.", traps={"sizes": sizes_too}, kind='"sizes" or "counter"')
     say(
-        f"{_on_again(guess)} {steps} batch sizes: {_times(sizes[-1])}; a counter in Python: {_times(counter[-1])}, and"
+        f"{said} {steps} batch sizes: {_times(sizes[-1])}; a counter in Python: {_times(counter[-1])}, and"
         f" from then on step after step in eager mode. The same counter in a tensor: {_times(tensor[-1])}."
     )
     claim("a number that changes costs more than a shape that does", counter[-1] > sizes[-1])
@@ -240,16 +242,6 @@ def _times(n: int) -> str:
     return "compiled once" if n == 1 else f"compiled {n} times"
 
 
-def _on_again(guess: Guess) -> str:
-    if not guessed(guess):
-        return ""
-    if guess == "counter":
-        return "You saw it coming."
-    if guess == "sizes":
-        return "You said the sizes, as most do, but a second size is enough: the compiler learns that sizes change."
-    return 'Your bet should be "sizes" or "counter".'
-
-
 @figure_first
 def show_classic(run: Run, guess: Guess = ...) -> Figure:
     """TorchScript on ten small products: what scripting them gains, and what its graph still does."""
@@ -262,7 +254,7 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
         eager_us, script_us = (ten[version].median * 1e6 for version in ("eager", "script"))
         say(
             f"Ten products take {eager_us:.1f} µs in eager mode and {script_us:.1f} µs scripted, {times:.1f} times as"
-            f" fast. {_on_script(guess, times)}"
+            f" fast. {bet(guess, times, **_ON_SCRIPT, within=(0.7 * times, 1.4 * times))}"
         )
     say(f"Optimised, the graph still has {optimised.count('aten::mul')} products.")
     few = Verdict("shown" if times < 2 else "not shown", f"{times:.1f} times")
@@ -279,21 +271,19 @@ def show_classic(run: Run, guess: Guess = ...) -> Figure:
         f"{name}, published": Samples([case.inputs[key] * 1e-6], "call_s", Provenance("published", case.label))
         for name, key in (("eager", "before_us"), ("script", "after_us"))
     }
-    bet = {"script": ten["eager"].median / guess} if isinstance(guess, (int, float)) and guess > 0 else {}
+    guessed = as_number(guess)
+    drawn = {"script": ten["eager"].median / guessed} if guessed else {}
     title = f"Scripted, ten products are {times:.1f} times as fast here; {case.observed} times were published"
-    return figures.bars({**ten, **there}, guess=bet, title=why or title)
+    return figures.bars({**ten, **there}, guess=drawn, title=why or title)
 
 
-def _on_script(guess: Guess, times: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)) or guess <= 0:
-        return "Your bet should be a number, such as 3."
-    if 0.7 < guess / times < 1.4:
-        return f"You said {guess:g}: well judged."
-    if guess < times:
-        return f"You said {guess:g}. It's better than you thought."
-    return f"You said {guess:g}, but Python is only a part of what a small operation costs."
+_ON_SCRIPT: dict[str, Any] = {
+    "close": "well judged.",
+    "over": ", but Python is only a part of what a small operation costs.",
+    "under": "It's better than you thought.",
+    "kind": "a number, such as 3",
+    "positive": True,
+}
 
 
 def take_home() -> Program:

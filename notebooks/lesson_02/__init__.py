@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .copies import published_copies, run_copies, show_copies
 from .deeper import (
@@ -80,7 +80,18 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
         say_disturbed(why, "how many images your core loads", guess, "run both cells again")
         say(f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} a second in mixed precision.")
         return
-    say(f"Your core loads {rate:,.0f} images a second. {_on_rate(guess, rate)}")
+    said = bet(
+        guess,
+        rate,
+        "you've decoded JPEGs before.",
+        over=", as most people do: decoding a JPEG is real work.",
+        under="your core is better than you thought.",
+        within=(0.67 * rate, 1.5 * rate),
+        none="You made no bet. It's more fun with one.",
+        kind="a number, such as 1000",
+        positive=True,
+    )
+    say(f"Your core loads {rate:,.0f} images a second. {said}")
     if busy < 0.5:
         say(
             f"An A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} in mixed precision: in this loop it would wait"
@@ -91,18 +102,6 @@ def show_rate(alone: Run, guess: Guess = ...) -> None:
             f"That's a fast core: an A100 trains ResNet-50 on {A100_IMAGES_PER_S:,} in mixed precision, and would wait"
             f" {1 - busy:.0%} of the time."
         )
-
-
-def _on_rate(guess: Guess, rate: float) -> str:
-    if not guessed(guess):
-        return "You made no bet. It's more fun with one."
-    if not isinstance(guess, (int, float)) or guess <= 0:
-        return "Your bet should be a number, such as 1000."
-    if 0.67 < guess / rate < 1.5:
-        return f"You said {guess:,}: you've decoded JPEGs before."
-    if guess > rate:
-        return f"You said {guess:,}, as most people do: decoding a JPEG is real work."
-    return f"You said {guess:,}: your core is better than you thought."
 
 
 def worker_counts() -> list[int]:
@@ -129,7 +128,11 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
         title = why
     elif helps:
         say(f"{bar(best)}: {times:.1f} times the images a second of none, on {_cores(cores)}.")
-        say(_on_times(guess, times, cores))
+        over = "The loop takes over each batch, and cores share their memory and clock."
+        if cores < 8:
+            over = f"Workers need cores, and there are {cores}."
+        under, kind = "they do better than that.", "a number, such as 2"
+        say(bet(guess, times, "Well judged.", over, under, unit=" times", within=0.25, kind=kind))
         title = f"{bar(best)}: {times:.1f} times the images a second of none"
     else:
         few = "One core can't load twice as fast, however many share it." if cores == 1 else ""
@@ -139,22 +142,6 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
         say(f"One worker is about as fast as none ({one:.1f} times): the same work, in another process.")
     more_checks({"every number of workers was measured": all(len(samples) > 1 for samples in rate.values())})
     return figures.bars({bar(n): rate[n] for n in counts}, title=title)
-
-
-def _on_times(guess: Guess, times: float, cores: int) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess / times - 1) < 0.25:
-        return f"You said {guess:g} times. Well judged."
-    if guess > times:
-        return (
-            f"You said {guess:g} times. Workers need cores, and there are {cores}."
-            if cores < 8
-            else (f"You said {guess:g} times. The loop takes over each batch, and cores share their memory and clock.")
-        )
-    return f"You said {guess:g} times: they do better than that."
 
 
 def with_workers(starved: Run) -> Run:
@@ -211,7 +198,17 @@ def show_starving(starved: Run, fed: Run, guess: Guess = ...) -> Figure:
 def _say_waiting(starved: Run, workers: int, guess: Guess) -> None:
     """What the loop alone waits for, what that costs, and how many workers would hide it."""
     before = waiting_share(starved)
-    say(f"Without workers {_device(starved)} waits for images {before:.0%} of the time. {_on_share(guess, before)}")
+    said = bet(
+        guess,
+        100 * before,
+        "Good eye.",
+        over="your cores are better than their reputation.",
+        under="It's easy to miss: the loss falls, and no line of your program says *wait*.",
+        unit="%",
+        within=(100 * before - 10, 100 * before + 10),
+        kind="a percentage, such as 20",
+    )
+    say(f"Without workers {_device(starved)} waits for images {before:.0%} of the time. {said}")
     lost = before * NIGHT_H * PRICE
     say(f"If your H100 waited as long, that would be {lost:.0f} of the {NIGHT_H * PRICE:g} dollars of a night.")
     load_s, step_s = (_later(starved, name).median for name in ("wait_s", "step_s"))
@@ -229,43 +226,29 @@ def _fair(verdict: Verdict) -> Verdict:
     return Verdict("not shown", verdict.detail) if alone and verdict.status == "contradicted" else verdict
 
 
-def _on_share(guess: Guess, share: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a percentage, such as 20."
-    if abs(guess - 100 * share) <= 10:
-        return f"You said {guess:g}%. Good eye."
-    if guess < 100 * share:
-        return f"You said {guess:g}%. It's easy to miss: the loss falls, and no line of your program says *wait*."
-    return f"You said {guess:g}%: your cores are better than their reputation."
-
-
 @figure_first
 def show_streams(run: Run, guess: Guess = ...) -> Figure:
     """How often each sample of an iterable dataset arrives, as it stands and dealt out."""
     names = ("as it stands", "with get_worker_info")
     seen = {name: [_by_worker(run, name)] for name in names}
     twice, once = (sorted(sum(seen[name][0], [])) for name in names)
-    say(f"{SEEN} samples: {len(twice)} arrive as it stands, {len(once)} when they're dealt out. {_on_twice(guess)}")
+    said = bet(
+        guess,
+        2,
+        "Remember it the day you write one.",
+        "There are two workers, and each goes through its own copy.",
+        within=0,
+        traps={1: ", as everybody would. But nobody deals: each worker has a copy, and goes through all of it."},
+        none="Would you have noticed?",
+        kind="a number of times",
+    )
+    say(f"{SEEN} samples: {len(twice)} arrive as it stands, {len(once)} when they're dealt out. {said}")
     claim(
         "two workers hand out each sample of an iterable dataset twice, unless they deal it out",
         twice == sorted([*range(SEEN)] * 2) and once == [*range(SEEN)],
     )
     title = f"{SEEN} samples: {len(twice)} arrive as it stands, {len(once)} when dealt out"
     return figures.who_has_what(seen, n_samples=SEEN, row="worker", title=title)
-
-
-def _on_twice(guess: Guess) -> str:
-    if not guessed(guess):
-        return "Would you have noticed?"
-    if guess == 2:
-        return "You said twice. Remember it the day you write one."
-    if guess == 1:
-        return (
-            "You said once, as everybody would. But nobody deals: each worker has a copy, and goes through all of it."
-        )
-    return f"You said {guess}. There are two workers, and each goes through its own copy."
 
 
 def take_home() -> Program:

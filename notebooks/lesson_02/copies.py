@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import figure_first, guessed, say, say_disturbed
+from course_utils.pages import bet, figure_first, say, say_disturbed
 
 from .deeper import cluster_for_a_gpu
 
@@ -40,7 +40,7 @@ def show_copies(run: Run, guess: Guess = ...) -> Figure:
     if why := run.disturbed:
         say_disturbed(why, "how long your GPU's copies take", guess)
     else:
-        say(f"{where} a copy from pageable memory takes {times:.1f} times as long. {_on_copy(guess, times)}")
+        say(f"{where} a copy from pageable memory takes {times:.1f} times as long. {bet(guess, times, **_ON_COPY)}")
     say(
         f"That's {BATCH_MIB / 1e3 * 1.048576 / real['pinned']:.0f} GB/s from pinned memory, in a real loop, where the"
         " link could carry 31."
@@ -60,16 +60,13 @@ def show_copies(run: Run, guess: Guess = ...) -> Figure:
     return figures.bars(shown, ylabel=f"time to copy {BATCH_MIB} MiB (ms)", title=title)
 
 
-def _on_copy(guess: Guess, times: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess / times - 1) < 0.25:
-        return f"You said {guess:g}: that's it."
-    if guess > times:
-        return f"You said {guess:g}. The detour is cheaper than that: it's one more copy, by a CPU that's good at it."
-    return f"You said {guess:g}. The CPU has to touch every byte before the GPU gets it."
+_ON_COPY: dict[str, Any] = {
+    "close": "that's it.",
+    "over": "The detour is cheaper than that: it's one more copy, by a CPU that's good at it.",
+    "under": "The CPU has to touch every byte before the GPU gets it.",
+    "within": 0.25,
+    "kind": "a number, such as 2",
+}
 
 
 def published_copies() -> dict[str, float]:

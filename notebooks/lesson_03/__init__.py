@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .deeper import show_memory, show_norm, show_partly, show_prefix, show_replica, show_six_losses  # noqa: F401
 from .threads import kindly, show_threads, threads_you_saw  # noqa: F401
@@ -37,7 +37,12 @@ def show_one_line(run: Run, guess: Guess = ...) -> None:
     """How often `forward` was called, and with how many of the samples."""
     n, seen, rows = run.value("devices"), sorted(run.values("samples"), reverse=True), run.value("rows")
     calls = "once" if len(seen) == 1 else f"{len(seen)} times"
-    say(f"forward was called {calls}, with {' + '.join(map(str, seen))} samples. {_on_calls(guess, len(seen), n)}")
+    each = "It's one call for each GPU, and one call where there's none to share with."
+    if len(seen) < n:
+        each = f"It's one call for each chunk, and chunks of this size go to {len(seen)} of {n} GPUs."
+    none = "You made no bet. It's more fun with one, and you remember more."
+    said = bet(guess, len(seen), "You knew.", each, within=0, none=none, kind="a number of calls")
+    say(f"forward was called {calls}, with {' + '.join(map(str, seen))} samples. {said}")
     if n > 1:
         say(f"One line, and {len(seen)} GPUs work on one batch. Nothing else in the program changed.")
     elif n == 1:
@@ -53,16 +58,6 @@ def show_one_line(run: Run, guess: Guess = ...) -> None:
             "it was split if there's more than one GPU, and only then": (len(seen) > 1) == (n > 1),
         }
     )
-
-
-def _on_calls(guess: Guess, calls: int, gpus: int) -> str:
-    if not guessed(guess):
-        return "You made no bet. It's more fun with one, and you remember more."
-    if guess == calls:
-        return "You knew."
-    if calls < gpus:
-        return f"You said {guess}. It's one call for each chunk, and chunks of this size go to {calls} of {gpus} GPUs."
-    return f"You said {guess}. It's one call for each GPU, and one call where there's none to share with."
 
 
 def show_same(model: nn.Module, batch: Tensor, labels: Tensor) -> None:
@@ -101,9 +96,23 @@ def show_sum(
     """The training with `.sum()` next to one device, and next to one device with n times the learning rate."""
     lr = inspect.signature(train).parameters["lr"].default
     alone, faster = (train(lambda model, batch: model(batch), lr=rate) for rate in (lr, lr * n))
+    said = bet(
+        guess,
+        n,
+        "that's it. Nobody set that rate, and nothing warns you.",
+        f"{n} replicas each bring a mean, the sum is {n} times as large, and so is the gradient.",
+        within=0,
+        traps={
+            1: f"But each replica's loss is already a mean, and {n} means were added up: {n} times.",
+            (0, 1): f", and it's the other way round: {n} means were added up, so it's {n} times.",
+        },
+        none="Would you have looked at your learning rate?",
+        kind="a number, where 1 is the rate you set",
+        positive=True,
+    )
     say(
         f"After {len(alone) - 1} steps the loss is {alone[-1]:.3g} on one device, {averaged[-1]:.3g} with .mean(), and"
-        f" {summed[-1]:,.0f} with .sum(). {_on_factor(guess, n)}"
+        f" {summed[-1]:,.0f} with .sum(). {said}"
     )
     claim(f"the sum over {n} replicas trains as {n} times the learning rate does", _apart(summed, faster) < 1e-3)
     more_checks({"the mean over even chunks trains as one device does": _apart(averaged, alone) < 1e-3})
@@ -119,18 +128,6 @@ def show_sum(
         log="y",
         title=f"The loss after {len(alone) - 1} steps: {alone[-1]:.2g} on one device, {summed[-1]:,.0f} with .sum()",
     )
-
-
-def _on_factor(guess: Guess, n: int) -> str:
-    if not guessed(guess):
-        return "Would you have looked at your learning rate?"
-    if guess == n:
-        return f"You said {n}: that's it. Nobody set that rate, and nothing warns you."
-    if guess == 1:
-        return f"You said 1. But each replica's loss is already a mean, and {n} means were added up: {n} times."
-    if isinstance(guess, (int, float)) and 0 < guess < 1:
-        return f"You said {guess:g}, and it's the other way round: {n} means were added up, so it's {n} times."
-    return f"You said {guess}. {n} replicas each bring a mean, the sum is {n} times as large, and so is the gradient."
 
 
 @figure_first

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from course_utils import Run, figures, launch, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import figure_first, guessed, say
+from course_utils.pages import bet, figure_first, say
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 
@@ -44,7 +44,7 @@ def show_memory(gpus: int = 4, guess: Any = ...) -> Figure:
         for name, side in (("first", first), ("other", other))
     }
     times = most["first"] / most["other"]
-    say(f"At its fuller moment GPU 0 holds {times:.1f} times what each other holds. {_on_memory(guess, times)}")
+    say(f"At its fuller moment GPU 0 holds {times:.1f} times what each other holds. {bet(guess, times, **_ON_MEMORY)}")
     more_checks(
         {
             "GPU 0 holds at least half as much again as another": times > 1.5,
@@ -57,17 +57,12 @@ def show_memory(gpus: int = 4, guess: Any = ...) -> Figure:
     return figures.memory(predicted, stacks, title=f"GPU 0 needs {times:.1f} times the memory of another")
 
 
-def _on_memory(guess: Any, times: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 1.5."
-    if abs(guess / times - 1) < 0.2:
-        return f"You said {guess:g}: you could plan its memory."
-    more = (
-        "Adam's state is twice the weights, and all outputs meet there." if guess < times else "The weights are alike."
-    )
-    return f"You said {guess:g}. {more}"
+_ON_MEMORY: dict[str, Any] = {
+    "close": "you could plan its memory.",
+    "over": "The weights are alike.",
+    "under": "Adam's state is twice the weights, and all outputs meet there.",
+    "kind": "a number, such as 1.5",
+}
 
 
 def show_six_losses(data_parallel: Callable[[nn.Module, Tensor], Tensor], places: int) -> None:

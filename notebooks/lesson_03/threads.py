@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch
 from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import as_number, bet, disturbed, figure_first, say, say_disturbed
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_threads.py"
 SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply
@@ -29,9 +29,18 @@ def show_threads(guess: Guess = ...) -> Figure:
     if why:
         say_disturbed(why, "what threads and processes do", guess)
     else:
+        said = bet(
+            guess,
+            threads,
+            "You've met this lock before.",
+            over="One thread computes, and the other waits for the lock.",
+            under="It's a bit better: a thread lets go of the lock while it multiplies.",
+            within=(threads - 0.25, threads + 0.25),
+            kind="a number, such as 2",
+        )
         say(
             f"Two threads do {threads:.1f} times the small products of one, and two processes {processes:.1f} times."
-            f" {_on_threads(guess, threads)}"
+            f" {said}"
         )
     names = {SMALL: "small", LARGE: "large"}
     faster = kindly(found["processes", SMALL].more_than(found["threads", SMALL], factor=1.2)).unless(why)
@@ -48,22 +57,10 @@ def show_threads(guess: Guess = ...) -> Figure:
     title = f"Small operations: {threads:.1f} times with two threads, {processes:.1f} with two processes"
     return figures.bars(
         {f"2 {how}, {names[w]}": found[how, w] for w in (SMALL, LARGE) for how in ("threads", "processes")},
-        guess={"2 threads, small": guess if isinstance(guess, (int, float)) else ...},
+        guess={"2 threads, small": as_number(guess)},
         ylabel="products, compared with one thread",
         title=why or title,
     )
-
-
-def _on_threads(guess: Guess, threads: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess - threads) < 0.25:
-        return f"You said {guess:g}. You've met this lock before."
-    if guess > threads:
-        return f"You said {guess:g}. One thread computes, and the other waits for the lock."
-    return f"You said {guess:g}. It's a bit better: a thread lets go of the lock while it multiplies."
 
 
 def threads_you_saw() -> str:

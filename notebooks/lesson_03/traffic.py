@@ -9,7 +9,7 @@ from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, figures, launch, more_checks, predict
 from course_utils.figures.canvas import Figure
-from course_utils.pages import figure_first, guessed, say
+from course_utils.pages import as_number, bet, figure_first, say
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_traffic.py"
 COUNTS = (2, 4, 8)  # GPUs whose traffic is counted
@@ -26,9 +26,18 @@ def show_traffic(guess: Guess = ...) -> Figure:
     told = {n: _told(counted, n) for n in COUNTS}
     (most,) = COUNTS[-1:]
     times, copied = dp[most] / ddp[most], star[most] / ddp[most]
+    said = bet(
+        guess,
+        times,
+        "you know your rings.",
+        over=f"If GPU 0 copied its weights to each of the others, it would be {copied:.1f} times."
+        " But NCCL hands them from GPU to GPU.",
+        under="The weights pass GPU 0 only once, but outputs and their gradients pass it too.",
+        kind="a number, such as 2",
+    )
     say(
         f"With {most} GPUs {mib(dp[most])} MiB pass through GPU 0, and {mib(ddp[most])} MiB with DDP: {times:.1f}"
-        f" times as much. {_on_times(guess, times, copied)}"
+        f" times as much. {said}"
     )
     weights, outputs = (mib(counted.value(name)) for name in ("weights_bytes", "outputs_bytes"))
     say(
@@ -54,10 +63,11 @@ def show_traffic(guess: Guess = ...) -> Figure:
     found = {f"DP, {n} GPUs": Samples([dp[n]], "nbytes", by_rule) for n in COUNTS} | {
         f"DDP, {n} GPUs": float(ddp[n]) for n in COUNTS
     }
+    guessed = as_number(guess)
     return figures.bars(
         found,
         predicted={f"DDP, {n} GPUs": told[n][1] for n in COUNTS},
-        guess={f"DP, {most} GPUs": guess * ddp[most] if isinstance(guess, (int, float)) else ...},
+        guess={f"DP, {most} GPUs": None if guessed is None else guessed * ddp[most]},
         unit="bytes",
         ylabel="in and out of GPU 0 in a step (MiB)",
         title=f"{most} GPUs: DataParallel moves {times:.1f} times DDP's bytes through GPU 0",
@@ -65,21 +75,6 @@ def show_traffic(guess: Guess = ...) -> Figure:
 
 
 _TWICE = ("weights", "gradients")
-
-
-def _on_times(guess: Guess, times: float, copied: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 2."
-    if abs(guess / times - 1) < 0.2:
-        return f"You said {guess:g}: you know your rings."
-    if guess > times:
-        return (
-            f"You said {guess:g}. If GPU 0 copied its weights to each of the others, it would be {copied:.1f} times."
-            " But NCCL hands them from GPU to GPU."
-        )
-    return f"You said {guess:g}. The weights pass GPU 0 only once, but outputs and their gradients pass it too."
 
 
 @functools.cache

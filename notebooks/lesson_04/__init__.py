@@ -13,9 +13,8 @@ from typing import Any
 from course_utils import Run, Samples, claim, figures, launch, more_checks, published, sweep
 from course_utils.clusters import cluster
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, disturbed, figure_first, guessed, say, say_disturbed
+from course_utils.pages import Program, Words, as_number, bet, diff, disturbed, figure_first, say, say_disturbed
 
-from .changed_lines import diff
 from .speeds import conclusive, images_per_s, on_record, rate, rates_here, recorded_rates, step_s, when  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
@@ -38,18 +37,17 @@ def show_sum(run: Run, guess: Guess = ...) -> None:
     """What `all_reduce` left on every rank, and the reader's guess."""
     n, held = run.world_size, run.values("total")
     total = n * (n + 1) / 2
-    say(f"{_everybody(n)} {total:g}: {' + '.join(str(r + 1) for r in range(n))}. {_on_sum(guess, total)}")
+    said = bet(
+        guess,
+        total,
+        "You knew.",
+        "Each rank brings one tensor, and each gets the sum of all of them.",
+        within=0,
+        traps={1: "That's what rank 0 brought, and it's overwritten: the sum arrives in place, on every rank."},
+        none="You made no bet. It's more fun with one, and you remember more.",
+    )
+    say(f"{_everybody(n)} {total:g}: {' + '.join(str(r + 1) for r in range(n))}. {said}")
     more_checks({"all ranks hold the same sum": held == [total] * n})
-
-
-def _on_sum(guess: Guess, total: float) -> str:
-    if not guessed(guess):
-        return "You made no bet. It's more fun with one, and you remember more."
-    if guess == total:
-        return "You knew."
-    if guess == 1:
-        return "You said 1. That's what rank 0 brought, and it's overwritten: the sum arrives in place, on every rank."
-    return f"You said {guess}. Each rank brings one tensor, and each gets the sum of all of them."
 
 
 @figure_first
@@ -103,7 +101,17 @@ def show_twin(run: Run, guess: Guess = ...) -> None:
     steps = sorted(set(run.values("step")))
     gaps = [max(run.values("gap", step=i)) for i in steps]
     sums = [list(zip(*run.values("sums", step=i), strict=True)) for i in steps]  # of all ranks: with DDP, without it
-    say(f"After {len(steps)} steps the two models differ by {gaps[-1]:.0e} at most. {_on_gap(guess)}")
+    said = bet(
+        guess,
+        gaps[-1],
+        "rounding is all that's left.",
+        "It's far less, because only rounding is left: the same sums in another order.",
+        within=(0, 1e-9),
+        traps={0: ", and that's nearly it: the same numbers, added in another order, round differently."},
+        none="Would you have guessed so little?",
+        kind="a number, such as 1e-3",
+    )
+    say(f"After {len(steps)} steps the two models differ by {gaps[-1]:.0e} at most. {said}")
     claim("DDP goes where one process goes with the whole batch, to rounding", gaps[-1] < 1e-9)
     with_it, _, without = zip(*run.values("losses", step=steps[-1]), strict=True)
     say(
@@ -127,18 +135,6 @@ def _few(numbers: Sequence[float], form: str) -> str:
     return ", ".join(shown) + ", ..." if len(numbers) > 4 else " and ".join([", ".join(shown[:-1]), shown[-1]])
 
 
-def _on_gap(guess: Guess) -> str:
-    if not guessed(guess):
-        return "Would you have guessed so little?"
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number, such as 1e-3."
-    if guess == 0:
-        return "You said 0, and that's nearly it: the same numbers, added in another order, round differently."
-    if abs(guess) < 1e-9:
-        return "You said so: rounding is all that's left."
-    return f"You said {guess:g}. It's far less, because only rounding is left: the same sums in another order."
-
-
 @figure_first
 def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     """Eight emulated A100, over NVLink and over Ethernet, next to what ran here and what others published."""
@@ -146,7 +142,7 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     times, slow = near[8].median / near[1].median, far[8].median / far[1].median
     week = {"NVLink": WEEK_H / times, "Ethernet": WEEK_H / slow}
     enough = [f"{h:.0f} hours over {link}, {_to_spare(h)}" for link, h in week.items()]
-    say(f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one. {_on_ethernet(guess, slow)}")
+    say(f"Over Ethernet, eight A100 train {slow:.1f} times as fast as one. {bet(guess, slow, **_ON_ETHERNET)}")
     why = disturbed(plain, ddp)
     if why:
         say(f"{why}, so your machine's own points say nothing. Next to them are the recorded ones.")
@@ -180,11 +176,10 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
             ),
         }
     )
-    bet = {} if isinstance(guess, str) else {8: guess}
     title = f"Eight emulated A100: {times:.1f} times one over NVLink, {slow:.1f} times over Ethernet"
     return figures.speedup(
         rates_here(plain, ddp),
-        guess=bet,
+        guess={EIGHT: as_number(guess)},
         recorded=recorded_rates() if why else [],
         published=published.ddp_scaling(),
         emulated=[near, far],
@@ -192,16 +187,12 @@ def show_eight(plain: Run, ddp: Run, guess: Guess = ...) -> Figure:
     )
 
 
-def _on_ethernet(guess: Guess, slow: float) -> str:
-    if not guessed(guess):
-        return ""
-    if not isinstance(guess, (int, float)):
-        return "Your bet should be a number between 1 and 8."
-    if abs(guess / slow - 1) < 0.2:
-        return f"You said {guess:g}: you could plan a cluster."
-    if guess > slow:
-        return f"You said {guess:g}: as most people, who don't expect the sum of the gradients to cost that much."
-    return f"You said {guess:g}: it's better than you feared, since DDP sums while backward still runs."
+_ON_ETHERNET: dict[str, Any] = {
+    "close": "you could plan a cluster.",
+    "over": "as most people, who don't expect the sum of the gradients to cost that much.",
+    "under": "it's better than you feared, since DDP sums while backward still runs.",
+    "kind": "a number between 1 and 8",
+}
 
 
 def _to_spare(hours: float) -> str:
@@ -256,7 +247,18 @@ def show_order(ddp: Run, forgot: Run, guess: Guess = ...) -> Figure:
     """Which images the ranks began each epoch with, without and with `set_epoch`, and what the loss said."""
     good, bad = _indices(ddp), _indices(forgot)
     with_it, without_it = (_curve(run)[1][-1] for run in (ddp, forgot))
-    say(f"The loss at the end: {with_it:.2f} with it, {without_it:.2f} without. {_on_sign(guess)}")
+    said = bet(
+        guess,
+        "nothing",
+        ", and nothing tells you.",
+        traps={
+            "error": ", and hoped for one. There's none: to the sampler it's simply always epoch 0.",
+            "loss": ", and hoped that it would tell. Would you stop a training for a difference like that?",
+        },
+        none="Would you have noticed?",
+        kind='"error", "loss" or "nothing"',
+    )
+    say(f"The loss at the end: {with_it:.2f} with it, {without_it:.2f} without. {said}")
     same = all(order == bad[0] for order in bad)
     claim("without set_epoch every epoch has the same order", same and len(bad) > 1)
     more_checks(
@@ -271,16 +273,6 @@ def show_order(ddp: Run, forgot: Run, guess: Guess = ...) -> Figure:
         for name, orders in (("without set_epoch", bad), ("with set_epoch", good))
     }
     return figures.who_has_what(begins, title="The first six images of each rank, without and with set_epoch")
-
-
-def _on_sign(guess: Guess) -> str:
-    if not guessed(guess):
-        return "Would you have noticed?"
-    if "nothing" in str(guess).lower():
-        return "As you said: nothing tells you."
-    if "error" in str(guess).lower():
-        return "You hoped for an error. There's none: to the sampler it's simply always epoch 0."
-    return "You hoped that the loss would tell. Would you stop a training for a difference like that?"
 
 
 @figure_first

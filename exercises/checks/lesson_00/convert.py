@@ -22,7 +22,7 @@ def script(load: Callable[[], ModuleType], given: tuple[str, int]) -> None:
     """Tests a model on this rank, and tells which pictures it looked at, what came back, how many files it wrote, and
     whether it left the group."""
     folder, count = given
-    rank_side.watch_groups()
+    addresses = rank_side.watch_groups()
     rows = cases.pictures(rank_side.draw_seed(), count)
     number = {picture: i for i, (picture, _, _) in enumerate(rows)}
     looked: list[int] = []
@@ -54,4 +54,5 @@ def script(load: Callable[[], ModuleType], given: tuple[str, int]) -> None:
     pictures = [(picture, label) for picture, label, _ in rows]
     result = function(predict, pictures, Path(folder) / cases.FILE, doing=f"testing {count} pictures")
     share = None if result is None else rank_side.number(result, "`main`")
-    rank_side.tell(looked=looked, share=share, writes=writes, left=not dist.is_initialized())
+    left = not dist.is_initialized()
+    rank_side.tell(looked=looked, share=share, writes=writes, left=left, addresses=addresses)

@@ -27,6 +27,12 @@ def judge_convert(answer: Answer) -> list[str]:
         share = _counted(ranks, count)
         _written(ranks, text, share)
         left_the_group(ranks)
+        if others := [address for rank in ranks for address in rank["addresses"]]:
+            raise Difference(
+                "own address",
+                f"The ranks meet at {others[0]}, which your code names. With several machines nobody would find it.",
+                "the address and the port that the launcher has put into the environment",
+            )
     tests = ", ".join(f"{count} pictures on {size} rank{'s' * (size > 1)}" for size, count in cases.TESTS)
     return [
         f"{tests}: each is looked at once, and no rank has two more than another",

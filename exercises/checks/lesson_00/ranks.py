@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-import queue
+import datetime
 import statistics
-import threading
 import time
+import timeit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -89,48 +91,91 @@ def deadline(answer: ModuleType) -> None:
 
 
 class Device:
-    """Plays a GPU: `work` puts something into its queue and returns, a thread does it later, and `wait` returns when
-    nothing is left.
+    """Plays a GPU: `work` puts something into its queue and returns, `wait` returns when nothing is left. All of it
+    happens on a clock of its own (`virtual`), so that a busy machine changes nothing.
 
-    `calls` lists what was called in which order, `took` the seconds that each piece of work really took.
+    `calls` lists what was called in which order, `took` the seconds of each piece of work.
     """
 
-    def __init__(self, before_s: float, work_s: list[float]):
+    def __init__(self, clock: VirtualClock, before_s: float, work_s: list[float]):
         self.calls: list[str] = []
         self.took: list[float] = []
         self._left = iter(work_s)
-        self._queue: queue.Queue[tuple[float, bool]] = queue.Queue()
-        threading.Thread(target=self._run, daemon=True).start()
-        self._queue.put((before_s, False))
-
-    def _run(self) -> None:
-        while True:
-            seconds, counts = self._queue.get()
-            start = time.perf_counter()
-            time.sleep(seconds)
-            if counts:
-                self.took.append(time.perf_counter() - start)
-            self._queue.task_done()
+        self._clock, self._idle_at = clock, clock.now + before_s
 
     def work(self) -> None:
         self.calls.append("work")
-        self._queue.put((next(self._left, 0.01), True))
+        self.took.append(next(self._left, 0.01))
+        self._idle_at = max(self._clock.now, self._idle_at) + self.took[-1]
 
     def wait(self) -> None:
         self.calls.append("wait")
-        self._queue.join()
+        self._clock.now = max(self._clock.now, self._idle_at)
 
 
-def clock(answer: ModuleType) -> None:
+class VirtualClock:
+    """Seconds that pass only when somebody waits, and a nanosecond whenever somebody asks."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def seconds(self) -> float:
+        self.now += 1e-9
+        return self.now
+
+    def nanoseconds(self) -> int:
+        return round(1e9 * self.seconds())
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(0.0, seconds)
+
+
+@contextmanager
+def virtual() -> Iterator[VirtualClock]:
+    """Python's clocks as one that we move, for a file that's loaded inside."""
+    clock = VirtualClock()
+
+    class Datetime(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return cls.fromtimestamp(clock.seconds(), tz)
+
+        @classmethod
+        def utcnow(cls) -> Any:
+            return cls.fromtimestamp(clock.seconds(), datetime.UTC).replace(tzinfo=None)
+
+    replaced: list[tuple[Any, str, Any]] = [
+        *((time, name, clock.seconds) for name in ("time", "perf_counter", "monotonic")),
+        *((time, name, clock.nanoseconds) for name in ("time_ns", "perf_counter_ns", "monotonic_ns")),
+        (time, "sleep", clock.sleep),
+        (timeit, "default_timer", clock.seconds),
+        (datetime, "datetime", Datetime),
+    ]
+    kept = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    for module, name, value in replaced:
+        setattr(module, name, value)
+    try:
+        yield clock
+    finally:
+        for module, name, value in kept:
+            setattr(module, name, value)
+
+
+def clock(load: Callable[[], ModuleType]) -> None:
+    with virtual() as now:
+        told = _timed(load(), now)
+    rank_side.tell(cases=told)
+
+
+def _timed(answer: ModuleType, now: VirtualClock) -> list[dict[str, Any]]:
     function = rank_side.function(answer, "typical_seconds", "work", "wait", "repeats", "warm_up")
     told = []
     for case in cases.DEVICES:
-        device = Device(case.before, case.work)
+        device = Device(now, case.before, case.work)
         warm_up, repeats = case.warm_up, len(case.work) - case.warm_up
         value = function(device.work, device.wait, repeats, warm_up, doing=f"timing {repeats} calls after {warm_up}")
         value = number(value, "What `typical_seconds` returned")
         calls = list(device.calls)
-        device.wait()
         timed = device.took[warm_up:] or [float("nan")]
         likely = {
             "median": statistics.median(timed),
@@ -146,4 +191,4 @@ def clock(answer: ModuleType) -> None:
             likely["without the longest"] = statistics.fmean(sorted(timed)[:-1])
         likely["median of all"] = statistics.median(device.took or [float("nan")])
         told.append({"value": value, "calls": calls, "repeats": repeats, "warm_up": warm_up, "likely": likely})
-    rank_side.tell(cases=told)
+    return told

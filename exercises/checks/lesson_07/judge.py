@@ -150,9 +150,16 @@ def judge_server(answer: Answer) -> list[str]:
     other = [(version, counts[0]) for version, counts in told["reads"] if counts[0] != version]
     if other:
         raise Difference(
-            "version",
+            "torn read",
             f"A read said version {other[0][0]}, and its weights had {other[0][1]} updates.",
             "version and weights that belong together",
+        )
+    if told["alone"]["far"] != total:
+        raise Difference(
+            "staleness",
+            f"A trainer sends a gradient that it computed from version 0, the server is at version {total}, and"
+            f" `update` returns {told['alone']['far']}.",
+            f"{total}: as many updates came in between",
         )
     return [
         f"{total} gradients from {THREADS} threads at once: none was lost, each found a version of its own",

@@ -211,10 +211,18 @@ def server(answer: ModuleType) -> None:
 
     together(*[trainer] * THREADS, *[reader] * 2)
     version, weights = served.read()
+    far = served.update(gradient.as_subclass(Slow), 0)  # a gradient as old as can be
     reads = [(v, sorted(set(_plain(w).div(-LR).round().int().tolist()))) for v, w in log["reads"]]
     rank_side.tell(
-        alone=alone, version=version, applied=_plain(weights).div(-LR).tolist(), before=log["before"], reads=reads
+        alone=alone | {"far": far},
+        version=version,
+        applied=_plain(weights).div(-LR).tolist(),
+        before=log["before"],
+        reads=reads,
     )
+
+
+PAUSES_S = (0.0, 0.001, 0.002, 0.004, 0.03)
 
 
 def _lingering(answer: ModuleType) -> Callable[..., Any]:
@@ -225,9 +233,9 @@ def _lingering(answer: ModuleType) -> Callable[..., Any]:
         if frame.f_globals is not vars(answer):
             return None
         if event == "line":
-            time.sleep(
-                random.uniform(0, 0.004)
-            )  # at random: otherwise threads that wait for each other would always meet at the same line
+            # At random: otherwise threads that wait for each other would always meet at the same line. And now and then
+            # so long that a whole update fits in.
+            time.sleep(random.choice(PAUSES_S))
         return trace
 
     return trace
@@ -306,8 +314,8 @@ def together(
     for thread in threads:
         thread.start()
     worked, until = time.process_time(), time.monotonic() + STUCK_S
-    while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
-        next(thread for thread in threads if thread.is_alive()).join(0.1)
+    while (left := [thread for thread in threads if thread.is_alive()]) and time.monotonic() < until:
+        left[0].join(0.1)
         if time.process_time() > worked + 0.05:  # somebody goes on, however slowly
             worked, until = time.process_time(), time.monotonic() + STUCK_S
     if failed:

@@ -37,7 +37,7 @@ SCALER_CASES: list[tuple[list[float], dict[str, float]]] = [
     ([1.0, 1.0, 1.0, INF, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, 1.0], {"scale": 256.0, "interval": 3}),
     (
         [1.0, 1.0, INF, INF, 1.0, 1.0, 1.0, 1.0],
-        {"scale": 2.0, "interval": 3, "growth": 4.0, "backoff": 0.25},
+        {"scale": 2.0, "interval": 3, "growth": 4.0, "backoff": 0.125},
     ),  # and below 1
     ([1.0, INF, NAN, INF, INF, INF, INF, 1.0], {"scale": 1.0, "interval": 100}),  # far below 1
     ([1.0, 1.5e38], {"scale": 1.0, "interval": 100}),  # all finite, and their sum is not

@@ -201,6 +201,14 @@ def _scaler_step(
             "the weights of a training with torch.amp.GradScaler, bit for bit",
             [f"{max(gaps):.2g} apart"],
         )
+    if good and seen["left"] != real["left"]:
+        gone = all(not values or not any(values) for values in seen["left"])
+        raise Difference(
+            "gradients",
+            f"After `step` the gradients are {'gone' if gone else 'others'} ({case}). Whoever called it may want to log"
+            " them.",
+            "the gradients, divided by the scale",
+        )
     if seen["scale"] != real["scale"]:
         raised = real["scale"] > real["before"]
         symptom = "no back-off" if not good else "no growth" if raised else "grows early"

@@ -114,10 +114,16 @@ def scaler(load: Callable[[], ModuleType], given: list[Any]) -> None:
                     "dtype": str(loss.dtype),
                     "kept": rank_side.same(kept, plain.detach()),
                     "scale": rank_side.number(scaled.scale, "`scale`"),
+                    "left": _left(model),
                 }
             )
         cases.append(steps)
     rank_side.tell(cases=cases)
+
+
+def _left(model: nn.Module) -> list[list[float] | None]:
+    """What a step leaves in `grad`, for whoever logs it."""
+    return [None if p.grad is None else p.grad.flatten().tolist() for p in model.parameters()]
 
 
 def scaler_twin(load: Callable[[], ModuleType], given: list[Any]) -> None:
@@ -142,7 +148,13 @@ def scaler_twin(load: Callable[[], ModuleType], given: list[Any]) -> None:
             real.step(optimizer)
             real.update()
             steps.append(
-                {"weights": _values(model), "loss": loss.item(), "before": before, "scale": float(real.get_scale())}
+                {
+                    "weights": _values(model),
+                    "loss": loss.item(),
+                    "before": before,
+                    "scale": float(real.get_scale()),
+                    "left": _left(model),
+                }
             )
         cases.append(steps)
     rank_side.tell(cases=cases)
