@@ -107,13 +107,13 @@ PARTS = Limit(
     "green contexts",
     "a modelled GPU isn't divided",
     f"Leave them out, or {REAL}",
-    _in("torch.cuda.green_contexts", "GreenContext.__init__ GreenContext.create SMPartition.__init__"),
+    _in("torch.cuda.green_contexts", "GreenContext.__new__ GreenContext.create SMPartition.__new__"),
 )
 STORAGE = Limit(
     "GPUDirect Storage",
     "a modelled GPU has no memory that a disk could fill",
     "Use torch.save and torch.load",
-    _in("torch.cuda.gds", "GdsFile.__init__ gds_register_buffer gds_deregister_buffer"),
+    _in("torch.cuda.gds", "GdsFile.__new__ gds_register_buffer gds_deregister_buffer"),
 )
 NCCL = Limit(
     "NCCL by its own functions (torch.cuda.nccl, ProcessGroupNCCL)",

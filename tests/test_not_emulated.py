@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart()) is None
 [torch.cuda.nvtx.range_pop(), torch.cuda.nvtx.range_pop()] == [1, 0]
 torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("c")) is None
 torch.cuda.set_per_process_memory_fraction(0.5) is None and torch.cuda.get_per_process_memory_fraction() == 0.5
+hasattr(torch.cuda.use_mem_pool, "__wrapped__")
 torch.cuda.default_generators[1].device == torch.device("cuda", 1)
 torch.cuda.get_rng_state(1).dtype == torch.uint8 and torch.cuda._get_rng_state_offset() == 0
 torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["current"] == torch.cuda.memory_allocated()
@@ -231,6 +233,16 @@ def test_a_module_is_changed_though_somebody_has_only_looked_for_it(
     importlib.import_module("looked_for")
     assert sorted(calls) == ["first", "second"] and len(sys.meta_path) == finders - 2
     sys.modules.pop("looked_for")
+
+
+def test_torchs_compiler_can_be_imported_late() -> None:
+    """A warm rank has it already; a cold one imports it when torch's functions are replaced, and it looks at each."""
+    code = (
+        "from course_utils.clusters import cluster; from course_utils.emulation import activate\n"
+        "activate(cluster('2xT4').to_json(), 0, 1)\nimport torch._dynamo"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 FALSE = {

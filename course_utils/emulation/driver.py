@@ -56,7 +56,7 @@ def _answer_below(gpus: Gpus) -> None:
 
     for name in {*own, *dir(below)}:
         if name in own:
-            setattr(below, name, own[name])
+            setattr(below, name, functools.partial(own[name]))  # torch._dynamo wants each name to be its own
         elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
             setattr(below, name, refused(name))
     below.__getattr__ = refused  # a torch built without CUDA has none of these
