@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import snapshots, streams
+from . import streams
 from .memory import Memory
 from .state import Gpus, say
 from .streams import Stream
@@ -35,8 +35,6 @@ def install(gpus: Gpus) -> None:
                 home = getattr(module, part, None)
                 if home is not None and getattr(home, name, None) is real and real is not None:
                     setattr(home, name, call)
-    for name, call in snapshots.install(gpus).items():
-        setattr(torch._C, name, call)
     torch.cuda._initialized = True
     # DTensor works out shapes with fake tensors on `cuda`. Where there's no driver, FakeTensorMode does this by itself.
     torch._C._ensureCUDADeviceGuardSet()

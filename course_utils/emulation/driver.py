@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ..not_emulated import DRIVER, KERNELS, NCCL, STORAGE, TUNING, Limit, NotEmulated
-from . import several_gpus, smi
+from . import several_gpus, smi, snapshots
 from .imports import after_import
 from .remarks import say
 from .state import Gpus
@@ -55,8 +55,8 @@ def _answer_below(gpus: Gpus) -> None:
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 
     for name in {*own, *dir(below)}:
-        if name in own:
-            setattr(below, name, own[name])
+        if name in own:  # torch._dynamo wants a function of its own for each name
+            setattr(below, name, lambda *args, call=own[name], **kwargs: call(*args, **kwargs))
         elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
             setattr(below, name, refused(name))
     below.__getattr__ = refused  # a torch built without CUDA has none of these
@@ -73,16 +73,6 @@ def _answer_below(gpus: Gpus) -> None:
 def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
     """What's asked of `torch._C` about a GPU, and can be told."""
     cuda = torch.cuda
-
-    def stats(index: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in cuda.memory_stats(index).items():
-            *outer, last = name.split(".")
-            inner = found
-            for part in outer:
-                inner = inner.setdefault(part, {})
-            inner[last] = value
-        return found
 
     def limit(fraction: float, index: int) -> None:
         gpus.memory[gpus.index(index)].fraction = fraction
@@ -112,9 +102,9 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_cuda_setMemoryFraction": limit,
         "_cuda_getMemoryFraction": lambda index: gpus.memory[gpus.index(index)].fraction,
         "_cuda_emptyCache": nothing,
-        "_cuda_memoryStats": stats,
+        **snapshots.install(gpus),
         "_cuda_resetPeakMemoryStats": cuda.reset_peak_memory_stats,
-        "_cuda_resetAccumulatedMemoryStats": nothing,
+        "_cuda_resetAccumulatedMemoryStats": cuda.reset_accumulated_memory_stats,
         "_cuda_isHistoryEnabled": lambda: False,
         "_cuda_tunableop_is_enabled": lambda: False,
         "_cuda_tunableop_tuning_is_enabled": lambda: False,
@@ -130,9 +120,9 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": nothing,
         "_accelerator_emptyHostCache": nothing,
-        "_accelerator_getDeviceStats": stats,
+        "_accelerator_getDeviceStats": lambda index: gpus.memory[gpus.index(index)].stats(),
         "_accelerator_resetPeakStats": cuda.reset_peak_memory_stats,
-        "_accelerator_resetAccumulatedStats": nothing,
+        "_accelerator_resetAccumulatedStats": cuda.reset_accumulated_memory_stats,
         "_accelerator_getMemoryInfo": cuda.mem_get_info,
         "_accelerator_getDefaultGenerator": lambda index: cuda.default_generators[index],
         **several_gpus.comm(),

@@ -97,7 +97,7 @@ def install(gpus: Gpus) -> Operators:
     _patch_storage(gpus)
     _patch_exports()
     _patch_functions(operators)
-    attention.install(gpus)
+    attention.install(gpus, operators)
     recurrent.install()
     _patch_default(gpus, operators)
     _follow_backward(gpus, operators)
