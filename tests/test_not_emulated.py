@@ -157,6 +157,7 @@ REFUSED: dict[str, list[str]] = {
         "torch._C._cuda_thatNoTorchHas()",
         "torch.cuda.cudart().cudaStreamCreate(0)",
         "ctypes.CDLL('libcuda.so.1')",
+        "ctypes.CDLL('/usr/local/cuda/lib64/libcudart.so.13')",
         "from cuda.bindings import driver; driver.cuInit(0)",
         "torch.cuda._utils._get_cuda_library()",
     ],

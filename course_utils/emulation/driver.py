@@ -29,7 +29,7 @@ _ASKS = {
     "_gds_": STORAGE,
 }  # fmt: skip
 _KNOWS = re.compile("getCompiledVersion|cudnn_benchmark_limit|conv_benchmark|AllocatorSettings|_nccl_version")
-_LIBRARIES = re.compile(r"(^|/)(lib(cuda|nvidia-ml)\.so|nvcuda\.dll)")
+_LIBRARIES = re.compile(r"(^|/)(lib(cuda|cudart|nvidia-ml)\.so|nvcuda\.dll)")
 
 
 def install(gpus: Gpus) -> Callable[[], None]:
@@ -105,7 +105,7 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         **snapshots.install(gpus),
         "_cuda_resetPeakMemoryStats": cuda.reset_peak_memory_stats,
         "_cuda_resetAccumulatedMemoryStats": cuda.reset_accumulated_memory_stats,
-        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_isHistoryEnabled": lambda: any(memory.history is not None for memory in gpus.memory),
         "_cuda_tunableop_is_enabled": lambda: False,
         "_cuda_tunableop_tuning_is_enabled": lambda: False,
         "_cuda_record_untuned_is_enabled": lambda: False,
@@ -125,6 +125,7 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_accelerator_resetAccumulatedStats": cuda.reset_accumulated_memory_stats,
         "_accelerator_getMemoryInfo": cuda.mem_get_info,
         "_accelerator_getDefaultGenerator": lambda index: cuda.default_generators[index],
+        **snapshots.install(gpus),
         **several_gpus.comm(),
     }
 
