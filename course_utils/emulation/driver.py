@@ -102,7 +102,6 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_cuda_setMemoryFraction": limit,
         "_cuda_getMemoryFraction": lambda index: gpus.memory[gpus.index(index)].fraction,
         "_cuda_emptyCache": nothing,
-        **snapshots.install(gpus),
         "_cuda_resetPeakMemoryStats": cuda.reset_peak_memory_stats,
         "_cuda_resetAccumulatedMemoryStats": cuda.reset_accumulated_memory_stats,
         "_cuda_isHistoryEnabled": lambda: any(memory.history is not None for memory in gpus.memory),
