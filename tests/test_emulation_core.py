@@ -232,7 +232,7 @@ REMARKS: dict[str, tuple[str, list[str]]] = {
         """
         x, y = torch.randn(400, 400, device="cuda"), torch.ones(3)
         made = [x.new_full((2,), 3.0, device="cpu"), torch.zeros_like(x, device="cpu"), x.new_tensor(1.0, device="cpu")]
-        made += [torch.empty_like(y.cuda(), device="cpu"), torch.ones_like(x).type_as(y)]
+        made += [torch.empty_like(y.cuda(), device="cpu", pin_memory=True), torch.ones_like(x).type_as(y)]
         assert all(t.device.type == "cpu" for t in made) and made[0].tolist() == [3.0, 3.0]
         made = [y.new_zeros(2, device="cuda"), torch.rand_like(y, device="cuda"), x.new_ones(2), y.type_as(x)]
         assert all(t.device == x.device for t in made) and made[2].tolist() == [1.0, 1.0]

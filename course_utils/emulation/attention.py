@@ -26,7 +26,7 @@ _NONE = "No available kernel. Aborting execution."  # aten/src/ATen/native/trans
 _compiled = False  # whether torch.compile would have compiled what runs now
 
 
-def install(gpus: Gpus) -> None:
+def install(gpus: Gpus, operators: Any) -> None:
     """Take over scaled_dot_product_attention, and FlexAttention's kernels once that's imported."""
     functional: Any = torch.nn.functional
     real = functional.scaled_dot_product_attention
@@ -51,7 +51,10 @@ def install(gpus: Gpus) -> None:
         if kernel == "math" and is_causal:  # C++ would make its mask on the CPU that it sees
             is_causal, sizes = False, (query.shape[-2], key.shape[-2])
             attn_mask = torch.ones(sizes, dtype=torch.bool, device=query.device).tril()
-        with _by(kernel):
+        with (
+            _by(kernel),
+            operators.making_on(*parts, attn_mask),
+        ):  # its masks, too, which C++ makes where the CPU has no kernel
             return real(
                 query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
                 enable_gqa=enable_gqa,

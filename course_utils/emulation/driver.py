@@ -55,8 +55,8 @@ def _answer_below(gpus: Gpus) -> None:
         raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 
     for name in {*own, *dir(below)}:
-        if name in own:
-            setattr(below, name, functools.partial(own[name]))  # torch._dynamo wants each name to be its own
+        if name in own:  # torch._dynamo wants a function of its own for each name
+            setattr(below, name, lambda *args, call=own[name], **kwargs: call(*args, **kwargs))
         elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
             setattr(below, name, refused(name))
     below.__getattr__ = refused  # a torch built without CUDA has none of these
@@ -119,7 +119,7 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_emptyCache": nothing,
         "_accelerator_emptyHostCache": nothing,
-        "_accelerator_getDeviceStats": lambda index: gpus.memory[index].stats(),
+        "_accelerator_getDeviceStats": lambda index: gpus.memory[gpus.index(index)].stats(),
         "_accelerator_resetPeakStats": cuda.reset_peak_memory_stats,
         "_accelerator_resetAccumulatedStats": cuda.reset_accumulated_memory_stats,
         "_accelerator_getMemoryInfo": cuda.mem_get_info,

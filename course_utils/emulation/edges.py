@@ -110,8 +110,8 @@ def _refuse_in(module: str, names: list[tuple[str, Limit]]) -> None:
         def refuse(*args: Any, limit: Limit = limit, **kwargs: Any) -> Any:
             raise NotEmulated(str(limit))
 
-        if callable(real):
-            functools.update_wrapper(refuse, real)  # torch._dynamo wants to see what a context manager wraps
+        if callable(real) and not isinstance(real, type):
+            functools.update_wrapper(refuse, real)  # torch._dynamo looks at what's wrapped
         setattr(owner, last, refuse)
         for second in () if outer else (module.rpartition(".")[0], getattr(real, "__module__", None)):
             if getattr(there := sys.modules.get(second or ""), last, None) is real:

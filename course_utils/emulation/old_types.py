@@ -29,8 +29,13 @@ class _OnCuda(type):
         return getattr(torch, cls.__name__)(*args).to(device)
 
 
-def _no_sparse(*args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError("an emulated GPU has no tensors of layout torch.sparse_coo")
+class _Sparse(type):
+    """A type that stays one, and makes nothing."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(
+            "an emulated cluster has no torch.cuda.sparse types: use torch.sparse_coo_tensor(..., device='cuda')"
+        )
 
 
 def install() -> None:
@@ -42,7 +47,7 @@ def install() -> None:
         setattr(torch.cuda, name, made)
     for name in dir(torch.cuda.sparse):
         if name.endswith("Tensor"):
-            setattr(torch.cuda.sparse, name, _no_sparse)
+            setattr(torch.cuda.sparse, name, _Sparse(name, (), {"__module__": "torch.cuda.sparse"}))
     tensor: Any = torch.Tensor
     real_type, real_default = tensor.type, torch.set_default_tensor_type
 

@@ -6,8 +6,8 @@ import functools
 import mmap
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -275,6 +275,17 @@ class Operators(TorchDispatchMode):
             else:
                 return self._tagged(out, device, known)
         return self._tagged(self._outputs(plan, args, kwargs), device, False)
+
+    @contextmanager
+    def making_on(self, *like: torch.Tensor | None) -> Iterator[None]:
+        """What's made inside lies where these tensors lie, if that's one GPU."""
+        before = self.target
+        found = {None if (b := block(t)) is None else b.device for t in like if t is not None}
+        self.target = found.pop() if len(found) == 1 and None not in found else before
+        try:
+            yield
+        finally:
+            self.target = before
 
     def _on_the_host(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """The CPU computes. What was copied there from a GPU may not have come yet, or not have been computed."""

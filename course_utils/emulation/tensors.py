@@ -57,7 +57,7 @@ class Factories(TorchFunctionMode):
         if name in ("to", "cuda", "cpu", "pin_memory", "is_pinned", "_parse_to") or active_fake_mode():
             return func(*args, **kwargs)
         if kwargs.get("pin_memory"):
-            out = func(*args, **{**kwargs, "pin_memory": False})
+            out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
             return out.pin_memory() if block(out) is None else out
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if device.type not in ("cuda", "cpu"):
@@ -97,7 +97,7 @@ def install(gpus: Gpus) -> Operators:
     _patch_storage(gpus)
     _patch_exports()
     _patch_functions(operators)
-    attention.install(gpus)
+    attention.install(gpus, operators)
     recurrent.install()
     _patch_default(gpus, operators)
     _follow_backward(gpus, operators)
