@@ -45,6 +45,7 @@ def train(answer: ModuleType, given: list[ConvertCase]) -> None:
 def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCase) -> dict[str, Any]:
     ranks, micro, window, broken = case
     model = new_model(seed + number)
+    start = flat(model)
     rows: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     batches = [batch(seed, number, rank_side.RANK, k, broken) for k in range(micro)]
@@ -54,6 +55,7 @@ def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCa
     sent = [nbytes for name, nbytes in counted.calls if name.startswith(("allreduce", "reduce_scatter"))]
     return {
         "left_out": rank_side.whole(count, "`train`"),
+        "start": start,
         "weights": weights,
         "end": flat(model),
         "reduces": sum(nbytes > SMALL for nbytes in sent),

@@ -70,7 +70,7 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, list[list[float]]], case: 
     _steps(seen, windows, case)
     after = list(zip(*(s["weights"] for s in seen), strict=True))
     for step, weights in enumerate(after, 1):
-        _agree(weights, twin[""][step - 1], step, words)
+        _agree(weights, [s["start"] for s in seen], step, words)
     for step, (weights, right) in enumerate(zip(after, twin[""], strict=True), 1):
         if (off := gap(weights[0], right)) > ROUNDING:
             for how, (symptom, what) in KNOWN.items():
@@ -126,17 +126,27 @@ def _steps(seen: list[dict[str, Any]], windows: int, case: ConvertCase) -> None:
     raise Difference("steps", f"The training has {steps[0]} optimizer steps ({words}).", expected, got)
 
 
-def _agree(weights: Sequence[list[float]], right: list[float], step: int, words: str) -> None:
+def _agree(weights: Sequence[list[float]], starts: Sequence[list[float]], step: int, words: str) -> None:
     """All ranks hold the same weights after a step."""
     apart = max(gap(weights[0], other) for other in weights[1:])
     if apart <= ROUNDING:
         return
-    if step == 1 and gap(weights[0], right) < ROUNDING:
+    if math.isinf(apart):
+        raise Difference(
+            "each decides alone",
+            f"After step {step} the weights of some rank are NaN: it made a step that another one left out ({words}).",
+            "all ranks leave out the same windows",
+            by_rank(["NaN" if any(w != w for w in own) else "numbers" for own in weights]),
+        )
+    moved = [[w - s for w, s in zip(own, start, strict=True)] for own, start in zip(weights, starts, strict=True)]
+    if step == 1 and max(gap(moved[0], other) for other in moved[1:]) < ROUNDING:
         raise Difference(
             "different start",
-            f"Rank 0 has taken the right step, and the others have begun from other weights ({words}).",
+            f"In step 1 all ranks change their weights alike, and they have begun with different ones ({words}).",
             "all ranks begin with the weights of rank 0",
         )
     raise Difference(
-        "drift", f"After step {step} the ranks hold different weights: they differ by {apart:.2g} ({words}).", EXPECTED
+        "drift",
+        f"After step {step} the ranks hold different weights: they differ by {apart:.2g} ({words}).",
+        EXPECTED,
     )
