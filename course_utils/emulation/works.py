@@ -130,7 +130,8 @@ class Message(EmulatedWork):
             with _disable_current_modes():
                 sent, known = self.take()
             self.take = None
-            if (found := self.fills and self.fills()) is not None:
+            found = self.fills() if self.fills is not None else None
+            if found is not None:
                 found.computed = known and (found.computed or self.whole)
             start = max(self.ready, sent)
             self.end = start + self.took
