@@ -15,8 +15,9 @@ from conftest import load_tool
 
 from course_utils import predict
 from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
+from course_utils.collectives import unnoticed
 from course_utils.emulation import links, meeting
-from course_utils.failure import RankError
+from course_utils.failure import RankError, records_of
 from course_utils.launcher import launch
 
 OWN = """
@@ -313,6 +314,10 @@ def test_a_sum_that_a_program_waits_for_starts_once_the_host_has_called_it(start
         ("dist.all_reduce(torch.ones(4, device=d, dtype=torch.half if r else torch.float))", "rank 0 has float32"),
         ("dist.all_reduce(t) if r else dist.broadcast(t, 0)", "rank 0 calls broadcast, ranks 1 to 3 call all_reduce"),
         ("r == 1 or dist.all_reduce(t)", "rank 1 finished without joining in"),
+        (
+            "dist.all_to_all_single(t, t, [1] * 4, [2, 1, 1, 0] if r == 1 else [1] * 4)",
+            "rank 1 .*2 numbers to rank 0.* 1",
+        ),
         ("dist.send(t, 1) if r == 0 else r == 1 and dist.recv(t[:3], 0)", "4 numbers arrives where 3 are expected"),
     ],
 )
@@ -480,13 +485,16 @@ for shape, names in (((n,), ("shard",)), ((2, n // 2), ("replicate", "shard"))):
             gradient = model.weight.grad.to_local().cpu()
             want = torch.full_like(gradient, n * (n + 1) / factor)
             found[f"divided by {factor}, {dtype}, {shape}"] = torch.allclose(gradient, want, rtol=1e-2 * (dtype != torch.float32) + 1e-6)
+dist.all_gather([full(k, 3, -1) for k in range(n)], full(r, 3, r))
 report(wrong=sorted(name for name, right in found.items() if not right), checked=len(found))
 dist.destroy_process_group()
 """  # noqa: E501
 
 
 def test_ranks_decide_alike_and_sum_as_nccl_does(start: Callable[..., Any]) -> None:
-    for rank in start(UNEVEN, 4).ranks:
+    run = start(UNEVEN, 4)
+    assert unnoticed(records_of(run).calls) == "", "other sizes are no other calls"
+    for rank in run.ranks:
         assert rank.records[-1]["wrong"] == [] and rank.records[-1]["checked"] == 12 + 24 + 2 + 12
 
 

@@ -272,7 +272,7 @@ class EmulatedGroup(dist.ProcessGroup):
             _gpus.use(_gpus.queue(device), kind, [b for b in blocks if b not in filled], filled)
         elif ins and dist.get_backend(self) == "nccl" and _called_by_the_program():
             raise RuntimeError("No backend type associated with device type cpu")
-        told = ins if words is None else [*ins, *outs]  # if they don't agree
+        told = outs if kind == "all_gather" and words else ins  # of what all ranks know alike
         if splits is not None:
             words, nbytes = f" {ins[0].dtype}", meeting.moved(self.rank_, *splits) * ins[0].element_size()
         if words is None:

@@ -58,7 +58,8 @@ class Meeting:
         self.gloo.allgather([found], [mine]).wait()
         calls = {rank: [_call(json.loads(bytes(row.tolist())))] for rank, row in enumerate(found)}
         said = disagreement(calls).rstrip(".")
-        said = said or "; ".join(f"rank {rank} calls {own[0].op} with {own[0].shape}" for rank, own in calls.items())
+        told = {rank: f"{own[0].op} with {own[0].shape} of {own[0].dtype.lower()}" for rank, own in calls.items()}
+        said = said or "; ".join(f"rank {rank} calls {what}" for rank, what in told.items())
         raise RuntimeError(f"the ranks don't call the same collective. {said[0].upper()}{said[1:]}.")
 
     def say_splits(self, sent: Sequence[int], expected: Sequence[int]) -> None:

@@ -146,7 +146,5 @@ def _agree(weights: Sequence[list[float]], starts: Sequence[list[float]], step: 
             "all ranks begin with the weights of rank 0",
         )
     raise Difference(
-        "drift",
-        f"After step {step} the ranks hold different weights: they differ by {apart:.2g} ({words}).",
-        EXPECTED,
+        "drift", f"After step {step} the ranks hold different weights: they differ by {apart:.2g} ({words}).", EXPECTED
     )
