@@ -44,7 +44,8 @@ class Count:
     def add(self, amount: int) -> None:
         self.current += amount
         self.allocated += amount
-        self.peak = max(self.peak, self.current)
+        if self.current > self.peak:
+            self.peak = self.current
 
     def remove(self, amount: int) -> None:
         self.current -= amount
@@ -98,8 +99,10 @@ class Memory:
         self.chunks.add(chunk)
         if rounded:
             for pool in ("all", chunk.pool):
-                for count, amount in zip(self._counts[pool], (1, rounded, nbytes), strict=True):
-                    count.add(amount)
+                chunks, taken, asked = self._counts[pool]
+                chunks.add(1)
+                taken.add(rounded)
+                asked.add(nbytes)
             if self.history is not None:
                 self.history.came(chunk)
         if self.live > self.peak:
@@ -114,8 +117,10 @@ class Memory:
         self.chunks.discard(chunk)
         if chunk.nbytes:
             for pool in ("all", chunk.pool):
-                for count, amount in zip(self._counts[pool], (1, chunk.nbytes, chunk.asked), strict=True):
-                    count.remove(amount)
+                chunks, taken, asked = self._counts[pool]
+                chunks.remove(1)
+                taken.remove(chunk.nbytes)
+                asked.remove(chunk.asked)
             if self.history is not None:
                 self.history.went(chunk)
         if chunk in self._came:

@@ -115,8 +115,10 @@ def _from_c() -> str:
 
 
 def _either(tensor: torch.Tensor) -> str:
-    sparse = tensor.layout is torch.sparse_coo
-    return "" if sparse else getattr(tensor.untyped_storage(), "_course_either", "")
+    try:
+        return getattr(tensor.untyped_storage(), "_course_either", "")
+    except NotImplementedError:  # a sparse one
+        return ""
 
 
 def _unwritten(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -225,8 +227,9 @@ class Operators(TorchDispatchMode):
                 blocks[i] = self._adopt(t, device)
         if func.is_view or torch.Tag.inplace_view in func.tags or func._overloadpacket in _METADATA:
             out = self._same_storage(func, args, kwargs)
-            sparse_one = any(t.layout is torch.sparse_coo for t in tensors)  # whose transpose is a copy
-            return self._tagged(out, device, all(b is None or b.computed for b in blocks)) if sparse_one else out
+            if sparse.any_of(tensors):  # whose transpose is a copy
+                return self._tagged(out, device, all(b is None or b.computed for b in blocks))
+            return out
         gpus.clock.host += gpus.device.host_s
         alike = func._overloadpacket in LIKE
         known = alike or all(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..clusters import Device
 from .clock import Queue
 from .plans import SMALL, tensors_in
-from .state import Gpus, block
+from .state import Gpus, block, seen_sparse
 
 aten = torch.ops.aten
 # CUDA has to know how many indices are left before it can make what holds them.
@@ -27,12 +26,12 @@ _KERNELS = {aten._coalesce.default: 10}
 
 def takes(func: Any, tensors: Sequence[torch.Tensor]) -> bool:
     """Whether an operator works on sparse tensors, or makes one."""
-    return _named(func) or any(t.layout is torch.sparse_coo for t in tensors)
+    return func in _MAKES or any_of(tensors)
 
 
-@functools.cache
-def _named(func: Any) -> bool:
-    return "sparse" in func._schema.name
+def any_of(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether one of them is sparse."""
+    return bool(seen_sparse) and any(t.layout is torch.sparse_coo for t in tensors)
 
 
 def nbytes(tensor: torch.Tensor) -> int:

@@ -206,10 +206,12 @@ class Gpus:
 
     def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> Block:
         """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""
-        if tensor.layout is torch.sparse_coo:
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            seen_sparse.append(True)
             self.tag(tensor._indices(), device)
             return self.tag(tensor._values(), device, computed)
-        storage = tensor.untyped_storage()
         found = block_of(storage)
         if found is None:
             found = Block(self, device, storage.nbytes(), self.kind)
@@ -244,6 +246,9 @@ class Gpus:
     say = staticmethod(say)
 
 
+seen_sparse: list[bool] = []  # something once a tensor was sparse: to ask each for its layout takes a while
+
+
 def block_of(storage: torch.UntypedStorage) -> Block | None:
     return getattr(storage, "_course_block", None)
 
@@ -264,4 +269,4 @@ def host(tensor: torch.Tensor) -> Host | None:
         return None
 
 
-__all__ = ["HERE", "Block", "Gpus", "Host", "block", "block_of", "host", "say"]
+__all__ = ["HERE", "Block", "Gpus", "Host", "block", "block_of", "host", "say", "seen_sparse"]
