@@ -212,9 +212,9 @@ def test_the_file_to_take_home_trains_alike_on_one_rank_and_on_two(tmp_path: Pat
 
 
 SPOILED = """
-import importlib.util, sys
+import importlib.util, os, sys
 import torch
-import torch.distributed as dist
+os.chdir({folder!r})
 spec = importlib.util.spec_from_file_location("take_home", {path!r})
 take_home = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(take_home)
@@ -239,7 +239,7 @@ def test_the_file_to_take_home_leaves_out_a_broken_window_on_all_ranks(extra: li
     program = tmp_path / "spoiled.py"
     rank = "__import__('os').environ['RANK']"
     args = ["--epochs", "2", *extra]
-    program.write_text(SPOILED.format(path=str(lesson_05.TAKE_HOME), args=args, rank=rank))
+    program.write_text(SPOILED.format(path=str(lesson_05.TAKE_HOME), args=args, rank=rank, folder=str(tmp_path)))
     left = launch(program, 2, device="cpu", threads=1, quiet=True, timeout=100)
     assert [left_out for _, left_out in losses(left.log(0))] == ["1", "1"], left.log(0)
     assert "weights True" in left.log(0)

@@ -36,8 +36,8 @@ def new_model():
 
 
 def train_epoch(model, optimizer, loader, device, accumulate):
-    """Returns the mean loss of this rank's samples, and how many windows were left out."""
-    total, left_out, steps = 0.0, 0, len(loader)
+    """Returns the mean loss of this rank's micro-batches, and how many windows were left out of it and of training."""
+    seen, losses, left_out, steps = [], [], 0, len(loader)
     for i, (x, y) in enumerate(loader):
         start = i - i % accumulate  # of this window
         size = min(accumulate, steps - start)  # the last one may be short
@@ -46,17 +46,19 @@ def train_epoch(model, optimizer, loader, device, accumulate):
         with nullcontext() if last else model.no_sync():
             loss = cross_entropy(model(x.to(device)), y.to(device)) / size
             loss.backward()
-        total += loss.item() * size
+        losses.append(loss.item() * size)
         if last:
             # After the sum all ranks hold the same gradients. If one rank brought a NaN, all of them have it, and
             # leave out the same window, without another message. Never skip a backward: the others would wait for it.
             norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
             if norm.isfinite():
                 optimizer.step()
+                seen += losses
             else:
                 left_out += 1
+            losses = []
             optimizer.zero_grad()
-    return total / steps, left_out
+    return sum(seen) / max(len(seen), 1), left_out
 
 
 def micro_batch_s(model, x, y, send, rounds=10):
