@@ -56,7 +56,7 @@ ARGS: dict[str, list[list[str]]] = {
     "03/03_both_ways": [["ddp"], ["dp"]],
     "04/04_inference": [[]],
     "04/04_scaling": [["--batch-size", "32"]],
-    "05/buckets": [["--bucket-mb", "0", "-1", "25"]],
+    "05/05_buckets": [["--bucket-mb", "25", "--parts"]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
 }
 # Programs that read what an earlier one saved.
