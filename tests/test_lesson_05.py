@@ -42,12 +42,13 @@ def sent(ranks: int, off: float = 0.0) -> Run:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "Rank 0 sent the gradients of layer 4 first, and those of layer 1 last."),
-        (4, "You said 4: that's where backward begins."),
-        ("4", "You said 4: that's where backward begins."),
-        (1, "You said 1. Backward begins at the end"),
-        (5, "You said 5. There are 4 layers."),
-        ("the last", "Your bet should be a number from 1 to 4."),
+        (..., "8 sums, those of layer 4 first and those of layer 1 last."),
+        (8, "You said 8: one for each weight and each bias."),
+        ("8", "You said 8: one for each weight and each bias."),
+        (4, "You said 4. That's one for each layer. But a layer has two"),
+        (1, "You said 1. There's one for each weight"),
+        (99, "You said 99. There's one for each weight"),
+        ("the last", "Your bet should be a number."),
     ],
 )
 def test_the_hooks(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,8 +105,9 @@ def test_what_overlap_saved(
     step_s: float, guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lesson_05, "_parts", lambda: parts(step_s))
-    monkeypatch.setattr(lesson_05.traces, "load", lambda run: [])
-    monkeypatch.setattr(lesson_05.traces, "overlap", lambda spans: {0: 0.4, 1: 0.6})
+    spans = [(0, 0.0, 1.0, "compute", ""), (0, 0.5, 1.5, "communication", ""), (1, 0.5, 1.5, "compute", ""),
+             (1, 0.0, 1.0, "communication", "")]  # fmt: skip
+    monkeypatch.setattr(lesson_05.traces, "load", lambda run: spans)
     figure = lesson_05.show_saved(run([{}]), guess)
     assert said in capsys.readouterr().out.replace("\n", " ")
     assert "showed 50% of it" in str(figure.mpl.get_suptitle())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 from types import EllipsisType
 from typing import Any
 
 from course_utils import Machine, Run, Samples, claim, figures, launch, more_checks, predict, traces
 from course_utils.figures.canvas import Figure
 from course_utils.pages import Diff, Program, Words, bet, diff, disturbed, figure_first, say, say_disturbed
+from course_utils.spans import Span, covered, intersection, intervals
 
 from .skipped_step import show_skipped  # noqa: F401
 from .who_holds_what import collectives, ring  # noqa: F401
@@ -31,24 +31,25 @@ Guess = float | int | str | EllipsisType | None
 
 
 def show_hooks(run: Run, guess: Guess = ...) -> None:
-    """Which gradients were sent first, and whether the hooks' mean is that of one process with everybody's data."""
-    layers = [int(name.split(".")[0]) + 1 for name in run.ranks[0].values("sent")]
-    first, last = layers[0], max(layers)
+    """How many sums each rank started, in which order, and whether their mean is that of one process with everybody's
+    data."""
+    sent = run.ranks[0].values("sent")
+    layers = [int(name.split(".")[0]) + 1 for name in sent]
     answer = bet(
         guess,
-        float(first),
-        close="that's where backward begins.",
-        over=f"There are {last} layers.",
-        under="Backward begins at the end: the loss is behind the last layer.",
+        float(len(sent)),
+        close="one for each weight and each bias.",
+        over="There's one for each weight and each bias.",
+        under="There's one for each weight and each bias.",
         within=0.01,
-        kind=f"a number from 1 to {last}",
+        traps={max(layers): "That's one for each layer. But a layer has two parameters here, its weight and its bias."},
     )
-    say(f"Rank 0 sent the gradients of layer {first} first, and those of layer {layers[-1]} last. {answer}")
+    say(f"{len(sent)} sums, those of layer {layers[0]} first and those of layer {layers[-1]} last. {answer}")
     gap = _gap(run)
     claim("your hooks give every rank the mean gradient of all ranks", gap < 1e-5)
     more_checks(
         {
-            "each parameter was sent once": all(len(set(names)) == len(names) == 2 * last for names in _sent(run)),
+            "each parameter was sent once": all(len(set(names)) == len(names) for names in _sent(run)),
             "layers were sent from the last to the first": layers == sorted(layers, reverse=True),
         }
     )
@@ -115,7 +116,7 @@ def show_timeline(run: Run, guess: Guess = ...) -> Figure:
     """A step on the ranks' own clocks, and the share of sending that runs beside computing."""
     spans = traces.load(run)
     beside = traces.overlap(spans)
-    share = mean(beside.values())
+    share = _beside(spans)
     answer = bet(
         guess,
         100 * share,
@@ -129,6 +130,14 @@ def show_timeline(run: Run, guess: Guess = ...) -> Figure:
     say(f"{share:.0%} of the sending runs while the rank computes. {answer}")
     claim("on every rank some sending runs beside computing", min(beside.values()) > 0.05)
     return figures.rank_timeline(spans, title=f"{share:.0%} of the sending runs beside computing")
+
+
+def _beside(spans: Sequence[Span]) -> float:
+    """The share of all ranks' sending that runs beside computing."""
+    ranks = {span[0] for span in spans}
+    sent = {rank: intervals(spans, rank, "communication") for rank in ranks}
+    hidden = sum(covered(intersection(sent[rank], intervals(spans, rank, "compute"))) for rank in ranks)
+    return hidden / sum(map(covered, sent.values()))
 
 
 @figure_first
@@ -147,7 +156,7 @@ def show_saved(timeline: Run, guess: Guess = ...) -> Figure:
         say_disturbed(why, "what overlap saves", guess)
     else:
         share = _saved(parts, mb)
-        beside = mean(traces.overlap(traces.load(timeline)).values())
+        beside = _beside(traces.load(timeline))
         answer = bet(
             guess,
             100 * share,
@@ -233,7 +242,7 @@ def take_home() -> Program:
 def what_you_saw(hooks: Run, timeline: Run, skipped: Run) -> Words:
     """The lesson in the reader's own numbers."""
     run, parts, mb = _parts()
-    beside = mean(traces.overlap(traces.load(timeline)).values())
+    beside = _beside(traces.load(timeline))
     saved = (
         "While you timed what overlap saves, other programs were in the way."
         if disturbed(run)
