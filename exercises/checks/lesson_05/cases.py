@@ -42,7 +42,7 @@ CONVERT_CASES: list[ConvertCase] = [
     (3, 7, 3, [[2, 0], [1, 1]]),
 ]
 LR = 0.1
-KNOWN_MISTAKES = ("sum", "last window", "old gradients", "micro-batch")
+KNOWN_MISTAKES = ("sum", "last window", "old gradients")
 
 
 def convert_cases(draw: random.Random) -> list[ConvertCase]:

@@ -96,12 +96,7 @@ def _replay(seeds: list[int], number: int, case: ConvertCase, how: str) -> list[
     found: list[list[float]] = []
     for i, begin in enumerate(range(0, micro, window)):
         part = range(begin, min(begin + window, micro))
-        bad = {k for _, k in broken}
-        if how == "micro-batch":
-            part = [k for k in part if k not in bad]  # type: ignore[assignment]
-        elif i in left_out(case):
-            continue
-        if not len(part):
+        if i in left_out(case):
             continue
         drawn = (batch(seeds[rank], number, rank, k, broken) for k in part for rank in range(ranks))
         x, y = (torch.cat(parts) for parts in zip(*drawn, strict=True))

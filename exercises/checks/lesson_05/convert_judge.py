@@ -16,10 +16,6 @@ KNOWN = {
     "sum": ("sum", "The gradients of a window are added up, not averaged"),
     "last window": ("last window divided", "The partial window is divided by the size of a whole one"),
     "old gradients": ("old gradients", "Gradients of earlier windows count again"),
-    "micro-batch": (
-        "micro-batch left out",
-        "Only the broken micro-batch is left out, and the rest of its window isn't",
-    ),
 }
 
 
