@@ -11,6 +11,7 @@ SUM_CASES: list[SumCase] = [
     (4, (12,), "float64"),
     (4, (10,), "float64"),
     (8, (1000,), "float64"),
+    (2, (20_000,), "float32"),
     (4, (5, 7), "float64"),
     (4, (3,), "float64"),
     (8, (7,), "int64"),
@@ -63,5 +64,13 @@ def left_out(case: ConvertCase) -> set[int]:
 # 05.2: a hook that sends half the bytes
 HOOK_STEPS = 48
 HOOK_RANKS = (2, 3)
-SHAPES = [(40, 30), (30,), (50, 20), (7,), (64, 16)]  # of the model's parameters; buckets of some, after the first step
+SHAPES = [
+    (40, 30),
+    (30,),
+    (50, 20),
+    (7,),
+    (64, 16),
+    (30,),
+    (50, 20),
+]  # of the model's parameters; buckets of some, after the first step
 BUCKET_MB = 0.004

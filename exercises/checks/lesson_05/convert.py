@@ -45,7 +45,8 @@ def train(answer: ModuleType, given: list[ConvertCase]) -> None:
 def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCase) -> dict[str, Any]:
     ranks, micro, window, broken = case
     model = new_model(seed + number)
-    start = flat(model)
+    start, nbytes = flat(model), sum(p.nbytes for p in model.parameters())
+    model.eval()  # as somebody left it who tunes a trained model
     rows: list[int] = []
     model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     batches = [batch(seed, number, rank_side.RANK, k, broken) for k in range(micro)]
@@ -61,6 +62,8 @@ def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCa
         "reduces": sum(nbytes > SMALL for nbytes in sent),
         "small": sum(nbytes <= SMALL for nbytes in sent),
         "rows": max(rows, default=0),
+        "mode": model.training,
+        "broadcasts": sum(n for name, n in counted.calls if name.startswith("broadcast")) / nbytes,
     }
 
 

@@ -91,6 +91,18 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, list[list[float]]], case: 
             f"Besides the gradients there are {max(s['small'] for s in seen)} small sums ({words}).",
             f"at most one for each of {windows} windows",
         )
+    if (times := max(s["broadcasts"] for s in seen)) > 1.5:
+        raise Difference(
+            "weights again",
+            f"The weights are sent {times:.0f} times ({words}).",
+            "once, at the start: is the model wrapped anew in each window?",
+        )
+    if any(s["mode"] for s in seen):
+        raise Difference(
+            "mode",
+            f"After `train` the model is in training mode, and it was in eval mode before ({words}).",
+            "the mode in which it came, as the loop for one device leaves it",
+        )
     wrong = [s["left_out"] for s in seen if s["left_out"] != len(left_out(case))]
     if wrong:
         raise Difference(

@@ -42,7 +42,7 @@ def nothing(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps,
     """All agree. One rank takes another branch to the same call, which is no fault."""
     dumps = [[dict(call) for call in calls] for _ in range(ranks)]
     at = next(k for k, call in enumerate(calls) if call["op"] == "all_reduce")
-    dumps[draw.randrange(ranks)][at]["line"] = OTHER_LINES["all_reduce"]
+    dumps[draw.randrange(ranks)][at] |= {"line": OTHER_LINES["all_reduce"], "file": "evaluate.py"}
     return dumps, None
 
 
@@ -51,6 +51,28 @@ def other_size(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dum
     dumps = [[dict(call) for call in calls[: at + 1]] for _ in range(ranks)]
     dumps[rank][at] = entry(at + 1, calls[at]["op"], 777, line=OTHER_LINES["all_reduce"])
     return dumps, (rank, at + 1, OTHER_LINES["all_reduce"])
+
+
+def other_shape(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps, Fault | None]:
+    """As many numbers in another shape, or only the second of two tensors differs; the rank stops there, and the others
+    went on."""
+    rank, at = draw.randrange(ranks), draw.randrange(3, len(calls) - 2)
+    usual, odd = draw.choice([([[1024]], [[2, 512]]), ([[64], [8]], [[64], [9]]), ([[4], [8]], [[8], [4]])])
+    dumps = [[dict(call) for call in calls[: at + 3]] for _ in range(ranks)]
+    for own in dumps:
+        own[at] = {**entry(at + 1, "all_gather", 0), "sizes": usual}
+    dumps[rank] = [*dumps[rank][:at], {**entry(at + 1, "all_gather", 0, line=OTHER_LINES["all_reduce"]), "sizes": odd}]
+    return dumps, (rank, at + 1, OTHER_LINES["all_reduce"])
+
+
+def in_a_part(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps, Fault | None]:
+    """The group with the fault has only the last ranks, and the others are idle, or in a group that agrees."""
+    outside = draw.randrange(1, 3)
+    dumps, fault = draw.choice([other_size, ended, alone])(draw, calls, max(3, ranks - outside))
+    assert fault is not None
+    idle = [[entry(k, "barrier", 0, group="all") for k in range(1, 3)] for _ in range(outside)]
+    own = [[{**call, "group": "last"} for call in dump] for dump in dumps]
+    return [*idle, *own], (fault[0] + outside, *fault[1:])
 
 
 def ended(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps, Fault | None]:
@@ -103,7 +125,9 @@ def forgotten(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dump
 
 KINDS: dict[str, Callable[[random.Random, list[Entry], int], tuple[Dumps, Fault | None]]] = {
     "a tensor of another size": other_size,
+    "a tensor of another shape": other_shape,
     "a rank that calls nothing more": ended,
+    "a group of the last ranks": in_a_part,
     "a call on one rank only": alone,
     "a call left out": skipped,
     "no fault": nothing,

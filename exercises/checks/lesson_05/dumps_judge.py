@@ -36,7 +36,7 @@ def _differs(kind: str, dumps: Dumps, fault: Fault | None, got: tuple[int, ...] 
             symptom = "forgotten"
         raise Difference(symptom, f"The answer finds a fault, and all ranks agree ({case}).", "None", said)
     if (rank, number) != fault[:2]:
-        if kind == "two groups":
+        if kind in ("two groups", "a group of the last ranks"):
             symptom = "groups"
         elif any(dump and dump[0]["number"] > number for dump in dumps) or kind.startswith("records"):
             symptom = "forgotten"

@@ -83,6 +83,7 @@ def _train(function: Callable[..., Any], size: int, blocking: list[str]) -> dict
         "calls": len(sent),
         "buckets": len(sizes),
         "kinds": sorted(kinds),
+        "kept": bool(state),
         "blocking": sorted(set(blocking)),
     }
 
@@ -111,4 +112,16 @@ def _blocking_calls() -> list[str]:
         return original(tensor, op, group, async_op)
 
     dist.all_reduce = all_reduce
+    for waits in (dist.Work, torch._C.Future):  # and not torch's own C++, which waits for what a hook returned
+        _note(waits, found)
     return found
+
+
+def _note(waits: Any, found: list[str]) -> None:
+    real = waits.wait
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found.append("wait")
+        return real(self, *args, **kwargs)
+
+    waits.wait = wait

@@ -71,6 +71,13 @@ def _one(seen: list[dict[str, Any]], size: int, where: str) -> float:
         raise Difference(
             "lost", f"On average over the steps a gradient is off by {average:.2g} of itself{where}.", EXPECTED
         )
+    if not all(s["kept"] for s in seen):
+        raise Difference(
+            "elsewhere",
+            f"After the training `state` is empty{where}: what's left over lies somewhere else, where a second training"
+            " would find it.",
+            "what's left over in `state`, which is new for each training",
+        )
     return average
 
 

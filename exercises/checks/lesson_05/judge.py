@@ -23,11 +23,17 @@ def judge_few_messages(answer: Answer) -> list[str]:
         case = f"a tensor of shape {shape} and type {dtype} on {ranks} rank{'s' * (ranks > 1)}"
         _no_library(seen, case)
         _sum_everywhere(seen, case, list(shape), dtype)
+        if not all(s["beside"] for s in seen):
+            raise Difference(
+                "beside",
+                f"The answer writes past the ends of its tensor, which is a part of a larger one ({case}).",
+                "nothing changes but the tensor's own numbers",
+            )
         _messages(seen, ranks, math.prod(shape), case)
     return [
         (
-            f"{len(cases)} tensors of 1 to 1000 numbers on 1, 2, 4 and 8 ranks: every rank holds the sum, in the tensor"
-            " that it passed"
+            f"{len(cases)} tensors of 1 to 20,000 numbers on 1, 2, 4 and 8 ranks: every rank holds the sum, in the"
+            " tensor that it passed"
         ),
         "2 log2(n) messages from every rank, with 2 (n - 1) / n times the tensor in all, and no collective",
     ]

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from .. import rank_side
 from .cases import SAMPLES, SumCase
 
+EDGE = 16  # numbers on each side of a tensor that aren't the answer's business
+
 
 def samples(seed: int, number: int) -> tuple[Tensor, Tensor]:
     """A micro-batch of the rank whose seed this is."""
@@ -41,22 +43,31 @@ def few_messages(answer: ModuleType, given: list[SumCase]) -> None:
 
 
 def _sum_case(function: Callable[..., Any], ranks: int, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
-    mine = _numbers(shape, dtype)
+    mine, memory = _inside(_numbers(shape, dtype))
     before = _told(mine)
+    edges = memory[:EDGE].tolist() + memory[-EDGE:].tolist()
     with rank_side.Collectives() as counted:
         doing = f"adding up a tensor of shape {shape} on {ranks} rank{'s' * (ranks > 1)}"
         function(mine, doing=doing)
     sent = [nbytes for name, nbytes in counted.calls if name == "send"]
+    after = _told(memory[EDGE:-EDGE].view(shape))  # where it lay, whatever the object shows now
     again = mine.clone()
     function(again, doing=f"{doing}, for the second time")
     return {
         "before": before,
-        "after": _told(mine),
+        "after": after,
+        "beside": memory[:EDGE].tolist() + memory[-EDGE:].tolist() == edges,
         "again": _told(again),
         "sent": len(sent),
         "numbers": sum(sent) // mine.element_size(),
         "others": sorted({name for name, _ in counted.calls} - {"send", "recv", "recv_any_source"}),
     }
+
+
+def _inside(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """The same numbers as a part of a larger tensor, and that."""
+    memory = torch.cat([tensor.new_full((EDGE,), 7), tensor.flatten(), tensor.new_full((EDGE,), 7)])
+    return memory[EDGE:-EDGE].view(tensor.shape), memory
 
 
 def _numbers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
