@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb
 
 import lesson_05
 from course_utils import Run, Samples, launch, predict
@@ -142,6 +142,15 @@ def test_the_links(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsy
     slow[1000] = 0.070
     with pytest.raises(ClaimError, match="more than 20%"):
         lesson_05.show_links(guess)
+
+
+def test_the_page_begins_with_what_the_emulated_gpus_say() -> None:
+    """When their model gets better, the first paragraph has to follow."""
+    found = lesson_05.emulated()["100 Gbit/s Ethernet"]
+    ms = [f"{found[mb] * 1e3:.0f}" for mb in (lesson_05.DEFAULT_MB, lesson_05.ALL_MB)]
+    text = (ROOT / "notebooks" / "05_inside_ddp.ipynb").read_text()
+    assert f"makes a step {ms[0]} ms, or {ms[1]}." in text, ms
+    assert f"a step takes {ms[0]} ms. With `bucket_cap_mb=1000` it takes {ms[1]}," in text, ms
 
 
 def skipped(folder: Path, left_out: int | None = 2) -> Run:
