@@ -93,12 +93,20 @@ def parts(step_s: float) -> tuple[Run, dict[str, Samples], str]:
 @pytest.mark.parametrize(
     ("step_s", "guess", "said"),
     [
-        (0.075, ..., "and overlap saved 0% of that. In the picture it was 50%."),
-        (0.065, 50, "saved 50% of that. In the picture it was 50%. You said 50%: you don't trust pictures"),
+        (
+            0.075,
+            ...,
+            "In the picture 50% of that was hidden. Overlap saved 0% (the middle half of the steps: 0% to 0%).",
+        ),
+        (
+            0.065,
+            50,
+            "Overlap saved 50% (the middle half of the steps: 50% to 50%). You said 50%: you don't trust pictures",
+        ),
         (0.075, 50, "You said 50%. In the picture both run at once. But they share something"),
-        (0.055, 50, "saved 100% of that. In the picture it was 50%. You said 50%. Your machine has a core to spare"),
-        (0.050, 100, "saved 100% of that."),
-        (0.090, "all", "saved 0% of that. In the picture it was 50%. Your bet should be a percentage"),
+        (0.055, 50, "the steps: 100% to 100%). You said 50%. Your machine has a core to spare"),
+        (0.050, 100, "Overlap saved 100%"),
+        (0.090, "all", "Overlap saved 0% (the middle half of the steps: 0% to 0%). Your bet should be a percentage"),
     ],
 )
 def test_what_overlap_saved(
@@ -111,6 +119,20 @@ def test_what_overlap_saved(
     figure = lesson_05.show_saved(run([{}]), guess)
     assert said in capsys.readouterr().out.replace("\n", " ")
     assert "showed 50% of it" in str(figure.mpl.get_suptitle())
+
+
+def test_a_noisy_step_says_nothing_of_what_it_saved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_, seconds, name = parts(0.065)
+    seconds["2"] = Samples([0.055, 0.090, 0.050, 0.080, 0.065], "step_s")  # medians alone would say 50%
+    monkeypatch.setattr(lesson_05, "_parts", lambda: (run_, seconds, name))
+    spans = [(0, 0.0, 1.0, "compute", ""), (0, 0.5, 1.5, "communication", "")]
+    monkeypatch.setattr(lesson_05.traces, "load", lambda run: spans)
+    figure = lesson_05.show_saved(run([{}]), 50)
+    out = capsys.readouterr().out.replace("\n", " ")
+    assert "too close to call here" in out and "You said" not in out and "Overlap saved" not in out
+    assert "Too noisy" in str(figure.mpl.get_suptitle())
 
 
 def test_a_disturbed_step_saves_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
