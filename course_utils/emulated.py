@@ -97,6 +97,15 @@ class Emulated:
             found.append((rank, start, end, what, label))
         return sorted(found)
 
+    def by_gpu(self, rank: int = 0) -> list[Span]:
+        """The same of a rank that has several GPUs, as (GPU, start_s, end_s, what, label); a GPU's number counts those
+        of its rank."""
+        phase = _Phases(self._marks(rank))
+        return sorted(
+            (gpu, start, end, _WHAT.get(kind, "compute"), "" if kind == "waiting" else phase(i))
+            for i, (kind, _, start, end, gpu) in enumerate(self.found[rank]["spans"])
+        )
+
     def save_trace(self, path: str | Path) -> Path:
         """Write the timeline of all ranks as a Chrome trace, with every operator, which ui.perfetto.dev opens. A rank
         is a process there; its compute, communication and waiting are lines, and so is what the program marked."""

@@ -425,6 +425,53 @@ def test_a_model_is_sharded_before_it_has_weights(run: Callable[..., Any]) -> No
     )
 
 
+def test_a_model_may_lie_on_two_gpus_of_one_process(run: Callable[..., Any]) -> None:
+    """Its optimizer and `clip_grad_norm_` work on each GPU's tensors apart; the timeline says which GPU did what."""
+    found = run("""
+        for optimizer in (torch.optim.Adam, torch.optim.SGD, torch.optim.AdamW):
+            for choice in ({}, {"foreach": False}, {"fused": True}):
+                torch.manual_seed(0)
+                lower, upper = nn.Linear(64, 64, device="cuda:0"), nn.Linear(64, 64, device="cuda:1")
+                steps = optimizer([*lower.parameters(), *upper.parameters()], lr=0.1, **choice)
+                upper(lower(torch.ones(8, 64, device="cuda:0")).to("cuda:1")).sum().backward()
+                norm = nn.utils.clip_grad_norm_([*upper.parameters(), *lower.parameters()], 1.0)
+                assert norm.device.index == 1 and norm.item() > 1
+                steps.step()
+                assert [p.grad.device.index for p in (lower.weight, upper.weight)] == [0, 1]
+        groups = torch.optim.Optimizer._group_tensors_by_device_and_dtype(
+            [[upper.weight, lower.weight, upper.bias, torch.ones(1)], [None] * 4], with_indices=True)
+        assert [(str(device), at) for (device, _), (_, at) in sorted(groups.items(), key=str)] == [
+            ("cpu", [3]), ("cuda:0", [1]), ("cuda:1", [0, 2])]
+    """)
+    spans = found.emulated.by_gpu()
+    assert {gpu for gpu, *_ in spans} == {0, 1} and len(spans) == len(found.emulated.spans(0))
+    assert {label for *_, label in spans} == {"forward", "backward", "step"}
+
+
+@pytest.mark.parametrize(("backend", "busy"), [("nccl", 100), ("gloo", 0)])
+def test_a_gpu_that_waits_in_nccl_is_busy_to_a_monitor(run: Callable[..., Any], backend: str, busy: int) -> None:
+    """A kernel that waits is a kernel that runs. gloo waits on the CPU."""
+    found = run(
+        f"""
+        import time, pynvml
+        dist.init_process_group("{backend}")
+        torch.cuda.set_device(device())
+        x = torch.zeros(4, device=device())
+        dist.all_reduce(x)
+        if dist.get_rank() == 0:
+            time.sleep(5)
+        dist.all_reduce(x)
+        x.sum().item()
+        report(busy=torch.cuda.utilization())
+        dist.destroy_process_group()
+        """,
+        2,
+        "2xA100",
+    )
+    slept, waited = found.values("busy")
+    assert slept <= 2 and abs(waited - busy) <= 2
+
+
 def test_the_driver_is_emulated_too(run: Callable[..., Any]) -> None:
     """`nvidia-smi`, pynvml, and what torch.cuda asks of them, see the modelled GPUs and the memory of all ranks."""
     found = run(

@@ -47,14 +47,14 @@ class Queue:
 class Clock:
     """The host's time, and the queues of its GPUs' streams. The host runs ahead of its queues until it waits for one.
 
-    `spans` are (kind, name, start, end) of what the device did, for the timeline.
+    `spans` are (kind, name, start, end, device) of what the GPUs did, for the timeline.
     """
 
     def __init__(self) -> None:
         self.host = 0.0
         self.slept = 0.0  # how much of that the program has slept
         self.queues: list[Queue] = []
-        self.spans: list[tuple[str, str, float, float]] = []
+        self.spans: list[tuple[str, str, float, float, int]] = []
         self.waited: dict[int, int] = {}  # of each queue, the work that the host has waited for
         self._waits = 0
 
@@ -77,7 +77,7 @@ class Clock:
         start = max(self.host, queue.free)
         queue.free = start + seconds
         if seconds:
-            self.spans.append((kind, name, start, queue.free))
+            self.spans.append((kind, name, start, queue.free, queue.device))
         return queue.free
 
     def mark(self, queue: Queue) -> Mark:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..not_emulated import DRIVER, KERNELS, NCCL, STORAGE, TUNING, Limit, NotEmulated
 from . import several_gpus, smi, snapshots
@@ -213,14 +214,16 @@ def _tell_memory(gpus: Gpus) -> Callable[[], None]:
     return forget
 
 
-def _busy_percent(gpus: Gpus) -> int:
-    """The part of the last second, in virtual time, in which this rank's GPU had something to do."""
+def _busy_percent(gpus: Gpus, device: int) -> int:
+    """The part of the last second, in virtual time, in which one of this rank's GPUs ran a kernel. One of NCCL's runs
+    while it waits for other ranks; gloo waits on the CPU."""
+    idle = () if dist.is_initialized() and "nccl" in dist.get_backend() else ("waiting",)
     until = gpus.clock.host
     since = max(0.0, until - SAMPLE_S)
     spans = sorted(
         (max(start, since), min(end, until))
-        for kind, _, start, end, *_ in gpus.clock.spans[-LATEST:]
-        if kind != "waiting" and end > since and start < until
+        for kind, _, start, end, where in gpus.clock.spans[-LATEST:]
+        if where == device and kind not in idle and end > since and start < until
     )
     busy, reached = 0.0, since
     for start, end in spans:
@@ -270,7 +273,7 @@ def _answer(gpus: Gpus, nvml: Any) -> None:
         "nvmlDeviceGetCudaComputeCapability": lambda handle: tuple(device.capability),
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": lambda handle: _Rates(
-            _busy_percent(gpus) if handle == gpus.seen[gpus.current] else 0, refuse
+            _busy_percent(gpus, gpus.seen.index(handle)) if handle in gpus.seen else 0, refuse
         ),
     }
     for name in dir(nvml):

@@ -319,8 +319,8 @@ class EmulatedGroup(dist.ProcessGroup):
         end = start + links.seconds(kind, most, self._route(int(groups)))
         if device is not None:
             if start > ready:
-                clock.spans.append(("waiting", kind, ready, start))
-            clock.spans.append(("communication", kind, start, end))
+                clock.spans.append(("waiting", kind, ready, start, device))
+            clock.spans.append(("communication", kind, start, end, device))
             self.free = end
         return end, bool(any_large)
 

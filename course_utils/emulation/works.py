@@ -140,8 +140,8 @@ class Message(EmulatedWork):
             self.end = start + self.took
             if self.device is not None:
                 if start > self.ready:
-                    self.gpus.clock.spans.append(("waiting", "recv", self.ready, start))
-                self.gpus.clock.spans.append(("communication", "recv", start, self.end))
+                    self.gpus.clock.spans.append(("waiting", "recv", self.ready, start, self.device))
+                self.gpus.clock.spans.append(("communication", "recv", start, self.end, self.device))
         return super().wait(timeout)
 
 
