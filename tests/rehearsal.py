@@ -57,6 +57,9 @@ ARGS: dict[str, list[list[str]]] = {
     "04/04_inference": [[]],
     "04/04_scaling": [["--batch-size", "32"]],
     "05/05_buckets": [["--bucket-mb", "25", "--parts"]],
+    "06/06_here": [["1", "8"]],
+    "06/06_schedules": [["--micro-batches", "16"]],
+    "06/06_twin": [[]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
 }
 # Programs that read what an earlier one saved.
@@ -132,7 +135,8 @@ def _of(notebook: Path) -> Iterator[Program]:
     for options, words, file, source in _cells(notebook):
         name = Path(file).stem
         given = ARGS.get(f"{lesson}/{name}")
-        if options.device in ("cpu", "shared") or options.expect_error or options.engine == "torchrun":
+        own = options.device in ("cpu", "shared") or options.cluster
+        if own or options.expect_error or options.engine == "torchrun":
             continue
         if options.no_launch and given is None:
             continue
