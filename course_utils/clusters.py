@@ -156,6 +156,11 @@ def cluster(
     if host not in ("", "measured"):
         raise UnknownCluster(f"host can be 'measured', which counts what the host computes; got {host!r}")
     part = _checked_part(one_of, found)
+    if part and set(slow or {}) - {0}:
+        raise UnknownCluster(
+            f"with one_of={part} rank 0 runs alone, and all others are taken to be like it; so none of them can be slow."
+            " Start all ranks to slow one down"
+        )
     return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})
 
 
