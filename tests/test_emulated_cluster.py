@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from conftest import load_tool
 from course_utils import predict
 from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
 from course_utils.collectives import unnoticed
-from course_utils.emulation import links, meeting
+from course_utils.emulation import edges, links, meeting
 from course_utils.failure import RankError, records_of
 from course_utils.launcher import launch
 
@@ -579,6 +580,19 @@ def test_a_pipeline_keeps_the_micro_batches_that_are_in_flight(start: Callable[.
         for record in found.records:
             assert record["grown"] == 0
             assert rank == 3 or int(record["in_flight"]) == want[record["schedule"]][rank], (rank, record)
+
+
+def test_torch_2_10_runs_a_pipeline_in_one_piece_too() -> None:
+    """As its `PipelineScheduleSingle` is written."""
+
+    class GPipe:
+        def __init__(self, stage: Any, n_microbatches: int, loss_fn: Any = None) -> None:
+            assert n_microbatches >= stage.num_stages
+            self._n_microbatches, self.loss_fn = n_microbatches, loss_fn
+
+    edges.allow_few_pieces(GPipe)
+    one, many = (GPipe(SimpleNamespace(num_stages=8), n, loss_fn="a") for n in (1, 32))
+    assert (one._n_microbatches, many._n_microbatches, one.loss_fn) == (1, 32, "a")
 
 
 def test_a_hang_names_who_is_missing(start: Callable[..., Any]) -> None:

@@ -22,13 +22,28 @@ from .operators import Operators
 from .remarks import TORCHS, say
 from .state import Gpus
 
+SCHEDULES = "torch.distributed.pipelining.schedules"
+
 
 def install(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     _follow_threads(gpus, operators)
     _refuse()
     _compile_as_is()
     _profile_the_host()
+    if torch.__version__.startswith("2.10."):
+        after_import(SCHEDULES, lambda: allow_few_pieces(sys.modules[SCHEDULES].ScheduleGPipe))
     os.register_at_fork(after_in_child=lambda: _leave(gpus, operators, clocks))
+
+
+def allow_few_pieces(gpipe: Any) -> None:
+    """torch 2.10 refuses fewer micro-batches than stages under GPipe; all later versions run them."""
+    real = gpipe.__init__
+
+    def init(self: Any, stage: Any, n_microbatches: int, *args: Any, **kwargs: Any) -> None:
+        real(self, stage, max(n_microbatches, stage.num_stages), *args, **kwargs)
+        self._n_microbatches = n_microbatches
+
+    gpipe.__init__ = init
 
 
 def _follow_threads(gpus: Gpus, operators: Operators) -> None:

@@ -25,8 +25,11 @@ def main():
     with device():
         mine = nn.Sequential(*[nn.Linear(width, width) for _ in range(max(1, layers // p))])
         x, y = torch.randn(2, rows, width)
-    # A stage for each: a schedule prepares its buffers for pieces of one size.
-    schedules = {m: ScheduleGPipe(PipelineStage(mine, rank, p, device()), m, loss_fn=mse_loss) for m in pieces}
+    schedules = {}
+    for m in pieces:  # a stage for each: a schedule prepares its buffers for pieces of one size
+        stage = PipelineStage(mine, rank, p, device())
+        schedules[m] = ScheduleGPipe(stage, max(m, p), loss_fn=mse_loss)
+        schedules[m]._n_microbatches = m  # torch 2.10 refuses to be asked for fewer pieces than stages
     for step in range(9):
         for m, schedule in schedules.items():  # in turn: what slows the machine hits all of them alike
             dist.barrier()
