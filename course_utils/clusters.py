@@ -158,7 +158,7 @@ def cluster(
     part = _checked_part(one_of, found)
     if part and set(slow or {}) - {0}:
         raise UnknownCluster(
-            f"with one_of={part} rank 0 runs alone, and all others are taken to be like it; so none of them can be slow."
+            f"with one_of={part} rank 0 runs alone, and all others are taken to be like it; so none can be slow."
             " Start all ranks to slow one down"
         )
     return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})

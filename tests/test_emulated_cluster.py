@@ -80,7 +80,7 @@ def test_clusters_by_name_file_and_dict(name: Any, nodes: int, bytes_: int, tmp_
         ("8xA100", {"slow": {8: 2.0}}, "ranks 0 to 7"),
         ("8xA100", {"slow": {0: 0}}, "such as 1.3"),
         ("8xA100", {"one_of": 9}, "up to 8"),
-        ("8xA100", {"one_of": 8, "slow": {0: 1.1, 3: 1.3}}, "none of them can be slow"),
+        ("8xA100", {"one_of": 8, "slow": {0: 1.1, 3: 1.3}}, "none can be slow"),
         ("8xA100", {"host": "real"}, "host can be 'measured'"),
         ("nothing.toml:8xA100", {}, "No such file"),
         ("own.toml:8xzero", {}, "line 7: device zero: memory_Bps must be a number above 0"),

@@ -92,7 +92,7 @@ def main():
     ranks = dist.get_world_size()
     stages = args.stages or ranks
     if not 1 <= stages <= BLOCKS or ranks % stages:
-        raise SystemExit(f"--stages {stages}: {ranks} ranks can't be that, with {BLOCKS} blocks to share out")
+        raise SystemExit(f"--stages {stages} has to divide the {ranks} ranks, and to be at most {BLOCKS}")
     pipelines = ranks // stages
     if args.micro_batches < stages or args.batch % (pipelines * args.micro_batches):
         raise SystemExit(
@@ -115,7 +115,7 @@ def main():
         losses = []
         inputs = [x] if index == 0 else []
         last = {"target": y, "losses": losses} if index == stages - 1 else {}
-        schedule.step(*inputs, **last)
+        schedule.step(*inputs, **last, return_outputs=False)  # or the last stage would keep them all
         clip(parameters, 1.0, pp)
         optimizer.step()
         optimizer.zero_grad()  # before the next step(): it would divide these gradients, too
