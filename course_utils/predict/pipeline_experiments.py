@@ -1,8 +1,8 @@
 """Predict the throughput ratios of published pipelines, and fit the two constants that no publication gives.
 
 STAGE_SPREAD and MICRO_BATCH_COST were fitted on the tables of GPipe and torchgpipe, so with them the model fits those
-tables and doesn't predict them. Lesson 06 holds rows out: it fits on some publications with `fit_pipelines` and
-predicts the others with `pipeline_ratio`.
+tables and doesn't predict them. A test holds rows out: it fits on some publications with `fit_pipelines` and predicts
+the others with `pipeline_ratio`.
 """
 
 from __future__ import annotations
