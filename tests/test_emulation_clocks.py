@@ -156,7 +156,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 def test_every_clock_is_virtual(run: Callable[..., Any]) -> None:
     found = run("""
-        import copy, datetime, pickle, timeit
+        import copy, datetime, importlib.util, pickle, sys, timeit
         from datetime import datetime as moment
         from torch.utils.benchmark import Timer
         a = torch.randn(4096, 4096, device=device())
@@ -206,6 +206,14 @@ def test_every_clock_is_virtual(run: Callable[..., Any]) -> None:
         class Later(moment): pass
         assert not isinstance(moment(2020, 1, 1), Later) and isinstance(Later(2020, 1, 1), moment)
         assert moment.strptime("2020", "%Y") - moment(2019, 1, 1) == datetime.timedelta(365)
+
+        # A module written in C may build on the class: pandas did, and crashed.
+        found, own = [], datetime.datetime
+        sys.addaudithook(lambda event, args: found.append(datetime.datetime) if event == "import" and args[1] else None)
+        name = next(name for name in ("xxlimited", "_xxtestfuzz", "_ctypes_test", "_testcapi") if name not in sys.modules
+                    and importlib.util.find_spec(name))
+        __import__(name)
+        assert found == [real] and datetime.datetime is own is moment
 
         # What only the host does takes no modelled time: a benchmark of it is real, and ends.
         begun = time.perf_counter()

@@ -84,7 +84,9 @@ def with_links(text: str, top: str, end: str, address: str) -> str:
         {"cell_type": "markdown", "id": name, "metadata": {"tags": ["navigation"]}, "source": source.splitlines(True)}
         for name, source in ((IDS[0], top), (IDS[2], end))
     )
-    cells = [cell for cell in notebook["cells"] if cell.get("id") not in IDS]
+    cells = [
+        c for c in notebook["cells"] if c.get("id") not in IDS and "navigation" not in c["metadata"].get("tags", ())
+    ]
     code = next((place for place, cell in enumerate(cells) if cell["cell_type"] == "code"), None)
     if address and code is not None:
         folded = {"jupyter": {"source_hidden": True}}

@@ -93,11 +93,11 @@ def say_at_the_end() -> None:
     """Tell once which operators chose among what wasn't computed."""
     if _chosen:
         where = ", ".join(f"{name} ({line})" for name, line in _chosen.items())
-        print(
+        sys.stderr.write(
             f"emulated: values that were not computed were chosen from, by {where}. Each choice is a valid one, evenly"
-            " spread and the same on each run, and means nothing",
-            file=sys.stderr, flush=True,
-        )  # fmt: skip
+            " spread and the same on each run, and means nothing\n"
+        )
+        sys.stderr.flush()
 
 
 __all__ = ["among", "choose", "is_meant", "say_at_the_end"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import datetime
 import functools
+import importlib.machinery
 import operator
 import sys
 import threading
@@ -211,6 +212,30 @@ def _replace_datetime() -> None:
     own: Any = Meta("datetime", (real,), names | {"__module__": "datetime", "__slots__": ()})
     copyreg.pickle(real, lambda moment: (own, moment.__reduce_ex__(4)[1]))
     datetime.datetime = own  # type: ignore[misc]
+    _with_the_real(real, own)
+
+
+def _with_the_real(real: Any, own: Any) -> None:
+    """Modules written in C, as those of pandas, build on the class and know how large it is: they find the real one."""
+    loader: Any = importlib.machinery.ExtensionFileLoader
+    loading: list[Any] = []
+
+    def with_it(load: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(load)
+        def call(*args: Any) -> Any:
+            loading.append(args)
+            datetime.datetime = real  # type: ignore[misc]
+            try:
+                return load(*args)
+            finally:
+                loading.pop()
+                if not loading:
+                    datetime.datetime = own  # type: ignore[misc]
+
+        return call
+
+    for step in ("create_module", "exec_module"):
+        setattr(loader, step, with_it(getattr(loader, step)))
 
 
 __all__ = ["READ_S", "HostClocks"]

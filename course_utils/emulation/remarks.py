@@ -74,4 +74,5 @@ def say(kind: str, text: str) -> None:
     line = program_line()
     if kind not in _unsaid and (kind, line) not in _said:
         _said.add((kind, line))
-        print(f"emulated: {text} ({line})", file=sys.stderr, flush=True)
+        sys.stderr.write(f"emulated: {text} ({line})\n")  # some programs replace `print` on all ranks but the first
+        sys.stderr.flush()
