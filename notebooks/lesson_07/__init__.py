@@ -159,7 +159,7 @@ def show_race(run: Run, guess: Guess = ...) -> None:
     )
     say(f"They counted to {counted:,}, so {lost:,} of {ADDITIONS:,} additions are missing. {answer}")
     if not lost:
-        say("None this time: with one core they take turns, and seldom in the middle of an addition.")
+        say("None this time. On a busy core they take turns, and seldom in the middle of an addition.")
     claim("two processes that add without a lock lose additions",
           Verdict("shown" if lost else "not shown", f"{lost:,} lost"))  # fmt: skip
     more_checks({"nothing was counted twice": 0 <= lost < ADDITIONS})

@@ -54,7 +54,7 @@ def train(worker, way, batches, args, model, version, sent, x, y, barrier, resul
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batches", type=int, default=1200, help="of each process; Hogwild's make three quarters")
+    parser.add_argument("--batches", type=int, default=1000, help="of each process; Hogwild's make three quarters")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()
