@@ -38,7 +38,7 @@ class Server:
         self.version += 1
         time.sleep(self.serve_s)  # a larger update
         end, loss = time.perf_counter(), (self.weights - 1).square().mean().item()
-        self.log += [(end, t, s, loss, end - begin) for t, s in zip(trainers, staleness)]
+        self.log += [(end, t, s, loss, end - begin) for t, s in zip(trainers, staleness, strict=True)]
         return self.version, self.weights.clone()
 
 
@@ -55,7 +55,7 @@ class InStep(Server):
             answer = self.answer
             self.waiting.append((trainer, gradient, read_version))
             if len(self.waiting) == self.trainers:
-                trainers, gradients, versions = zip(*self.waiting)
+                trainers, gradients, versions = zip(*self.waiting, strict=True)
                 done = self._apply(trainers, torch.stack(gradients).mean(0), versions)
                 self.waiting, self.answer = [], torch.futures.Future()  # for the next step
                 answer.set_result(done)
@@ -98,12 +98,12 @@ def main():
             rpc.rpc_async(f"worker{i + 1}", train, args=(server, i, args.updates, seconds[i])) for i in range(trainers)
         ]
         times = [pair for future in futures for pair in future.wait()]
-        ends, who, staleness, losses, serving = zip(*server.local_value().log)
+        ends, who, staleness, losses, serving = zip(*server.local_value().log, strict=True)
         few = len(ends) // 10  # at the start and the end not all trainers work
         report(lr=lr, staleness=staleness[few:-few], trainer=who[few:-few], loss=[1.0, *losses])
         report(lr=lr, gradients_per_s=(len(ends) - 2 * few - 1) / (ends[-few - 1] - ends[few]))
         report(lr=lr, sent=len(times), applied=len(ends), version=server.local_value().version)
-        gradient_s, call_s = (sorted(column)[len(times) // 2] for column in zip(*times))
+        gradient_s, call_s = (sorted(column)[len(times) // 2] for column in zip(*times, strict=True))
         report(lr=lr, gradient_s=gradient_s, call_s=call_s, serve_s=sorted(serving)[len(serving) // 2])
     rpc.shutdown()
 

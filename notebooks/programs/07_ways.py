@@ -36,14 +36,14 @@ def train(worker, way, batches, args, model, version, sent, x, y, barrier, resul
         loss = cross_entropy(model(x[rows]), y[rows])
         gradients = torch.autograd.grad(loss, weights)
         if way == "in step":
-            for mine, gradient in zip(sent[worker], gradients):
+            for mine, gradient in zip(sent[worker], gradients, strict=True):
                 mine.copy_(gradient)
             barrier.wait()  # both have written theirs
-            gradients = [(a + b) / 2 for a, b in zip(*sent)] if worker == 0 else []
+            gradients = [(a + b) / 2 for a, b in zip(*sent, strict=True)] if worker == 0 else []
         if gradients:  # in step, worker 0 updates for both
             ages += version.item() - read
             with torch.no_grad():
-                for weight, gradient in zip(weights, gradients):
+                for weight, gradient in zip(weights, gradients, strict=True):
                     weight -= args.lr * gradient  # in place, where all see it
             version += 1
         if way == "in step":
@@ -59,10 +59,11 @@ def main():
     parser.add_argument("--lr", type=float, default=0.05)
     args = parser.parse_args()
     x, y = pictures()
-    for args.seed in range(args.rounds):
+    for seed in range(args.rounds):
+        args.seed = seed
         for way, workers in WAYS.items():  # in turn: what slows the machine hits all of them
             batches = args.batches * 3 // 4 if way == "Hogwild" else args.batches  # in all it makes more updates, still
-            model, version = network(args.seed).share_memory(), torch.zeros(1, dtype=torch.int64).share_memory_()
+            model, version = network(seed).share_memory(), torch.zeros(1, dtype=torch.int64).share_memory_()
             sent = [[torch.zeros_like(p).share_memory_() for p in model.parameters()] for _ in range(2)]
             barrier, results = mp.Barrier(workers), mp.Queue()
             shared = (way, batches, args, model, version, sent, x, y, barrier, results)
@@ -72,13 +73,12 @@ def main():
             found = [results.get() for _ in processes]
             for p in processes:
                 p.join()
-            begins, steps, ages = zip(*found)
+            begins, steps, ages = zip(*found, strict=True)
             steps = sorted(sum(steps, []))
-            parts = [zip(*steps[i : i + PART]) for i in range(0, len(steps) - PART + 1, PART)]
+            parts = [zip(*steps[i : i + PART], strict=True) for i in range(0, len(steps) - PART + 1, PART)]
             points = [(times[-1] - min(begins), sum(losses) / PART) for times, losses in parts]
             updates = batches * (2 if way == "Hogwild" else 1)
             report(way=way, points=points, updates=updates, age=sum(ages) / updates)
-
 
 
 if __name__ == "__main__":
