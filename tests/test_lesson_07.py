@@ -119,23 +119,34 @@ def test_halves_with_a_wrong_gradient_or_with_rounding(capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("lost", "guess", "said"),
     [
-        (3000, ..., "They counted to 197,000, so 3,000 of 200,000 additions are missing. ✓ two processes"),
+        (
+            3000,
+            ...,
+            "They counted to 197,000, so 3,000 of 200,000 additions are missing. Three more runs lose 7, 0 and 12.",
+        ),
         (3000, 2000, "You said 2,000: good nose."),
         (3000, "3,000", "You said 3,000: good nose."),
         (3000, 0, "You said 0. Most programs hope so."),
         (3000, 100_000, "You said 100,000. Reading and writing lie nanoseconds apart"),
         (3000, 10, "You said 10. They do nothing but add"),
         (2, 5, "You said 5: good nose."),
-        (0, 0, "You said 0: good nose. None this time"),
+        (0, 0, "You said 0: good nose."),
         (0, 500, "You said 500. Reading and writing"),
     ],
 )
-def test_the_race(lost: int, guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_race(
+    lost: int, guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lesson_07, "_again", lambda run: [199_993, 200_000, 199_988])
     lesson_07.show_race(run({"counted": 200_000 - lost}), guess)
     out = said_by(capsys)
-    assert said in out and ("✓ two processes" if lost else "○ not shown here: two processes") in out
+    assert said in out and "✓ two processes that add without a lock lose additions" in out
     with pytest.raises(ClaimError, match="counted twice"):
         lesson_07.show_race(run({"counted": 200_001}), guess)
+    capsys.readouterr()
+    monkeypatch.setattr(lesson_07, "_again", lambda run: [200_000] * 3)
+    lesson_07.show_race(run({"counted": 200_000}), guess)
+    assert "○ not shown here: two processes that add without a lock" in said_by(capsys)
 
 
 def test_hogwild_learns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,8 +223,8 @@ def served(ages: Sequence[int], of: Sequence[int] = (0, 1, 2, 3), sent: int = 8)
     [
         (..., "The slow trainer's gradients are 11.0 updates old, those of the others 2.0. The mean over all is 4.2."),
         (12, "You said 12: you counted who comes by meanwhile."),
-        (3, "You said 3. That's the mean over all four."),
-        (4, "You said 4. That's how many one of the others makes meanwhile."),
+        (3, "You said 3. That's the mean over all four, and this one is away"),
+        (4, "You said 4. That's how many one of the others makes meanwhile, but"),
         (40, "You said 40. The others aren't that fast."),
         (1, "You said 1. While it computes one gradient"),
     ],
@@ -379,6 +390,7 @@ def test_a_bet_that_is_none_gets_a_kind_word(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lesson_07, "_mended", lambda: reads(0, 0, 100))
+    monkeypatch.setattr(lesson_07, "_again", lambda run: [199_993, 200_000, 199_988])
     monkeypatch.setattr(old_gradients, "_uneven", lambda: served([11, 2, 2, 2]))
     monkeypatch.setattr(old_gradients, "_learning", lambda: learning(900.0))
     monkeypatch.setattr(ways, "three_ways", lambda: raced(0.75))
@@ -428,7 +440,7 @@ def losses_of(stdout: str) -> list[float]:
 def test_the_file_to_take_home_is_ddp_if_ranks_agree_after_each_step(tmp_path: Path) -> None:
     """Under torchrun, with plain SGD: the mean of two ranks' weights is a step with the mean of their gradients, so two
     ranks with half of each batch are one rank with all of it."""
-    as_ddp = ["--every", "1", "--inner", "sgd", "--lr", "0.1", "--outer-lr", "1", "--outer-momentum", "0"]
+    as_ddp = ["--every", "1", "--inner", "sgd", "--lr", "0.03", "--outer-lr", "1", "--outer-momentum", "0"]
     found = []
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
@@ -439,7 +451,7 @@ def test_the_file_to_take_home_is_ddp_if_ranks_agree_after_each_step(tmp_path: P
     (one, weights), (two, others) = found
     assert len(one) == 2 and one[1] < one[0]
     assert all(abs(a - b) < 2e-3 for a, b in zip(one, two, strict=True)), (one, two)
-    assert all(torch.allclose(weights[name], others[name], atol=1e-4) for name in weights)
+    assert all(torch.allclose(weights[name], others[name], atol=1e-3) for name in weights)
 
 
 @pytest.mark.timeout(120)

@@ -54,8 +54,8 @@ def show_ages(guess: Guess = ...) -> Figure:
         under="While it computes one gradient, each of the others makes about four.",
         within=0.2,
         traps={
-            TRAINERS - 1: "That's the mean over all four. This one is away for longer, so it misses more.",
-            SLOW: "That's how many one of the others makes meanwhile. But there are three of them.",
+            TRAINERS - 1: "That's the mean over all four, and this one is away for longer.",
+            SLOW: "That's how many one of the others makes meanwhile, but there are three of them.",
         },
         positive=False,
     )
