@@ -116,6 +116,10 @@ def test_halves_with_a_wrong_gradient_or_with_rounding(capsys: pytest.CaptureFix
 # --- the race, and Hogwild --------------------------------------------------------------------------------------------
 
 
+def raced_to(counted: int) -> Run:
+    return run({"counted": counted, "of": 200_000})
+
+
 @pytest.mark.parametrize(
     ("lost", "guess", "said"),
     [
@@ -138,19 +142,19 @@ def test_the_race(
     lost: int, guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lesson_07, "_again", lambda run: [199_993, 200_000, 199_988])
-    lesson_07.show_race(run({"counted": 200_000 - lost}), guess)
+    lesson_07.show_race(raced_to(200_000 - lost), guess)
     out = said_by(capsys)
     assert said in out and "✓ two processes that add without a lock lose additions" in out
     with pytest.raises(ClaimError, match="counted twice"):
-        lesson_07.show_race(run({"counted": 200_001}), guess)
+        lesson_07.show_race(raced_to(200_001), guess)
     capsys.readouterr()
     monkeypatch.setattr(lesson_07, "_again", lambda run: [200_000] * 3)
-    lesson_07.show_race(run({"counted": 200_000}), guess)
+    lesson_07.show_race(raced_to(200_000), guess)
     assert "○ not shown here: two processes that add without a lock" in said_by(capsys)
 
 
 def test_hogwild_learns(capsys: pytest.CaptureFixture[str]) -> None:
-    change = lesson_07.show_hogwild(run({"counted": 0}))
+    change = lesson_07.show_hogwild(raced_to(0))
     assert "Two processes changed the same weights, and the loss fell from" in said_by(capsys)
     assert (change.added, change.removed) == (0, 0), "the made-up run has the program itself as its script"
 
@@ -230,15 +234,15 @@ def served(ages: Sequence[int], of: Sequence[int] = (0, 1, 2, 3), sent: int = 8)
     ],
 )
 def test_the_ages(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(old_gradients, "_uneven", lambda: served([11, 2, 2, 2]))
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([11, 2, 2, 2]))
     figure = lesson_07.show_ages(guess)
     out = said_by(capsys)
     assert said in out and "✓ the slow trainer's gradients are more than twice as old" in out
     assert "Who is slow is behind: 11 updates, the others 2" in str(figure.mpl.get_suptitle())
-    monkeypatch.setattr(old_gradients, "_uneven", lambda: served([3, 2, 2, 2]))
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([3, 2, 2, 2]))
     with pytest.raises(ClaimError, match="more than twice as old"):
         lesson_07.show_ages(guess)
-    monkeypatch.setattr(old_gradients, "_uneven", lambda: served([11, 2, 2, 2], sent=9))
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([11, 2, 2, 2], sent=9))
     with pytest.raises(ClaimError, match="was applied"):
         lesson_07.show_ages(guess)
 
@@ -391,13 +395,13 @@ def test_a_bet_that_is_none_gets_a_kind_word(
 ) -> None:
     monkeypatch.setattr(lesson_07, "_mended", lambda: reads(0, 0, 100))
     monkeypatch.setattr(lesson_07, "_again", lambda run: [199_993, 200_000, 199_988])
-    monkeypatch.setattr(old_gradients, "_uneven", lambda: served([11, 2, 2, 2]))
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([11, 2, 2, 2]))
     monkeypatch.setattr(old_gradients, "_learning", lambda: learning(900.0))
     monkeypatch.setattr(ways, "three_ways", lambda: raced(0.75))
     for show in (
         lambda guess: lesson_07.show_calls(calls(), guess),
         lambda guess: lesson_07.show_halves(halves(), guess),
-        lambda guess: lesson_07.show_race(run({"counted": 197_000}), guess),
+        lambda guess: lesson_07.show_race(raced_to(197_000), guess),
         lesson_07.show_ages,
         lesson_07.show_rates,
         lesson_07.show_seconds,
@@ -407,14 +411,14 @@ def test_a_bet_that_is_none_gets_a_kind_word(
 
 
 def test_what_you_saw_is_in_the_readers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_gradients, "_uneven", lambda: served([11, 2, 2, 2]))
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([11, 2, 2, 2]))
     monkeypatch.setattr(ways, "three_ways", lambda: raced(0.75))
-    words = str(lesson_07.what_you_saw(calls(), halves(), run({"counted": 197_000}), reads(15, 5, 80)))
+    words = str(lesson_07.what_you_saw(calls(), halves(), raced_to(197_000), reads(15, 5, 80)))
     for said in ("took 0.10 s", "lost 3,000 of 200,000", "were 11.0 updates old, the others' 2.0", "1.3 times as fast",
                  "20 of 100 reads"):  # fmt: skip
         assert said in words, words
     monkeypatch.setattr(ways, "three_ways", lambda: disturb(raced(0.75)))
-    words = str(lesson_07.what_you_saw(calls(), halves(), run({"counted": 197_000}), reads(15, 5, 80)))
+    words = str(lesson_07.what_you_saw(calls(), halves(), raced_to(197_000), reads(15, 5, 80)))
     assert "couldn't show today" in words and "as fast" not in words
 
 

@@ -12,6 +12,7 @@ from course_utils import Run, Verdict, claim, figures, launch, more_checks
 from course_utils.figures.canvas import Figure
 from course_utils.pages import Diff, Program, Words, bet, diff, figure_first, say
 
+from . import old_gradients, ways
 from .old_gradients import (  # noqa: F401
     delayed_sgd,
     largest_rate,
@@ -29,16 +30,14 @@ HOGWILD = HERE / "programs" / "07_hogwild.py"
 MENDED = HERE / "programs" / "07_torn_mended.py"
 TAKE_HOME = HERE / "take_home" / "07_local_sgd.py"
 
-ADDITIONS = 200_000  # of both processes in the cell of the race
-
 Guess = float | int | str | EllipsisType | None
 
 
 @figure_first
 def show_calls(run: Run, guess: Guess = ...) -> Figure:
     """Six calls that were awaited one by one, and six that were sent at once: who worked when."""
-    ways = {"one by one": run.value("one_by_one"), "at once": run.value("at_once")}
-    taken = {way: max(end for _, end, _ in calls) - min(start for start, *_ in calls) for way, calls in ways.items()}
+    both = {"one by one": run.value("one_by_one"), "at once": run.value("at_once")}
+    taken = {way: max(end for _, end, _ in calls) - min(start for start, *_ in calls) for way, calls in both.items()}
     answer = bet(
         guess,
         taken["at once"],
@@ -58,15 +57,15 @@ def show_calls(run: Run, guess: Guess = ...) -> Figure:
     say(f"The seventh call left its answer on {run.value('owner')}, and the reference fetched it.")
     more_checks(
         {
-            "one by one, no call began before the last had ended": _in_turn(ways["one by one"]),
+            "one by one, no call began before the last had ended": _in_turn(both["one by one"]),
             "each call ran where it was sent": all(
-                [name for *_, name in calls] == ["worker1", "worker2", "worker3"] * 2 for calls in ways.values()
+                [name for *_, name in calls] == ["worker1", "worker2", "worker3"] * 2 for calls in both.values()
             ),
             "the reference knew its owner": run.value("owner") == run.value("fetched")[2] == "worker3",
         }
     )
     spans, begin = [], 0.0
-    for calls in ways.values():
+    for calls in both.values():
         first = min(start for start, *_ in calls)
         for i, (start, end, name) in enumerate(calls):
             spans.append((int(name[-1]), begin + start - first, begin + end - first, "compute", f"call {i + 1}"))
@@ -145,8 +144,8 @@ def _one_process(steps: int) -> list[list[float]]:
 
 def show_race(run: Run, guess: Guess = ...) -> None:
     """How many additions of two processes were overwritten, here and in three more runs."""
-    counted, again = run.value("counted"), _again(run)
-    lost = ADDITIONS - counted
+    counted, of, again = run.value("counted"), run.value("of"), _again(run)
+    lost = of - counted
     answer = bet(
         guess,
         float(lost),
@@ -155,14 +154,14 @@ def show_race(run: Run, guess: Guess = ...) -> None:
         under="They do nothing but add, so they do meet.",
         within=(lost / 3, 3 * lost + 1),
         traps={0: "Most programs hope so."} if lost else {},
-        kind=f"a number from 0 to {ADDITIONS:,}",
+        kind=f"a number from 0 to {of:,}",
     )
-    say(f"They counted to {counted:,}, so {lost:,} of {ADDITIONS:,} additions are missing. {answer}")
-    say(f"Three more runs lose {', '.join(f'{ADDITIONS - n:,}' for n in again[:-1])} and {ADDITIONS - again[-1]:,}.")
-    some = lost or max(ADDITIONS - n for n in again)
+    say(f"They counted to {counted:,}, so {lost:,} of {of:,} additions are missing. {answer}")
+    say(f"Three more runs lose {', '.join(f'{of - n:,}' for n in again[:-1])} and {of - again[-1]:,}.")
+    some = lost or max(of - n for n in again)
     claim("two processes that add without a lock lose additions",
           Verdict("shown" if some else "not shown", "" if some else "on a busy core they take turns"))  # fmt: skip
-    more_checks({"nothing was counted twice": max(counted, *again) <= ADDITIONS})
+    more_checks({"nothing was counted twice": max(counted, *again) <= of})
 
 
 def _again(run: Run) -> list[int]:
@@ -228,14 +227,10 @@ def take_home() -> Program:
 
 def what_you_saw(calls: Run, halves: Run, race: Run, torn: Run) -> Words:
     """The lesson in the reader's own numbers."""
-    from .old_gradients import _uneven
-    from .ways import HOGWILD as HOGWILD_WAY
-    from .ways import seconds_ratio, three_ways, updates_ratio
-
-    way, run = three_ways(), _uneven()
+    way, run = ways.three_ways(), old_gradients.uneven()
     at_once = calls.value("at_once")
     seconds = max(end for _, end, _ in at_once) - min(start for start, *_ in at_once)
-    faster, more = seconds_ratio(way, HOGWILD_WAY).median, updates_ratio(way, HOGWILD_WAY).median
+    faster, more = (f(way, ways.HOGWILD).median for f in (ways.seconds_ratio, ways.updates_ratio))
     progress = f"Hogwild made {more:.1f} times the updates, and was {faster:.1f} times as fast to the same loss."
     if way.disturbed or not math.isfinite(faster) or not faster:
         progress = "What Hogwild gains in time, your machine couldn't show today."
@@ -244,8 +239,8 @@ def what_you_saw(calls: Run, halves: Run, race: Run, torn: Run) -> Words:
         [
             f"Six calls of 0.1 s, sent at once, took {seconds:.2f} s.",
             "A model in two processes had the gradients of one.",
-            f"Two processes lost {ADDITIONS - race.value('counted'):,} of {ADDITIONS:,} additions, and with Hogwild a"
-            " model learned all the same.",
+            f"Two processes lost {race.value('of') - race.value('counted'):,} of {race.value('of'):,} additions, and"
+            " with Hogwild a model learned all the same.",
             f"A slow trainer's gradients were {mean_age(run, [0]):.1f} updates old, the others'"
             f" {mean_age(run, [1, 2, 3]):.1f}. With a learning rate that's good for one trainer, four exploded.",
             progress,

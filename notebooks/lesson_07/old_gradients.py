@@ -43,7 +43,7 @@ def mean_age(run: Run, trainers: Sequence[int] | None = None) -> float:
 @figure_first
 def show_ages(guess: Guess = ...) -> Figure:
     """How old the gradients of each of four trainers are, of which the first takes four times as long as the others."""
-    run = _uneven()
+    run = uneven()
     ages = [mean_age(run, [i]) for i in range(TRAINERS)]
     slow, fast, every = ages[0], mean_age(run, range(1, TRAINERS)), mean_age(run)
     answer = bet(
@@ -78,7 +78,7 @@ def show_ages(guess: Guess = ...) -> Figure:
 
 
 @functools.cache
-def _uneven() -> Run:
+def uneven() -> Run:
     return serve(TRAINERS, "--slow", SLOW, "--updates", 240)
 
 
