@@ -374,6 +374,7 @@ def test_the_seconds(
     out = said_by(capsys)
     assert said in out and "The two in step made 1.2 times the updates of one process" in out
     assert "Hogwild: 2.0 times the updates, 1.3 times as fast" in str(figure.mpl.get_suptitle())
+    assert lesson_07.updates_per_s("Hogwild") == pytest.approx(6 / 3.0)
 
 
 def test_ways_that_were_disturbed_or_never_came_there(
@@ -431,6 +432,11 @@ def test_the_page_begins_with_what_the_emulated_gpus_say() -> None:
     assert f"a step takes {alike_s * 1e3:.0f} ms." in text, alike_s
     assert f"From now on a step takes {slow_s * 1e3:.0f} ms," in text, slow_s
     assert f"get the work of {8 * alike_s / slow_s:.1f}." in text, 8 * alike_s / slow_s
+
+
+def test_the_page_shows_its_server() -> None:
+    assert "class InStep(Server)" in lesson_07.server_program().text
+    assert "def agree(self)" in lesson_07.take_home().text
 
 
 # --- the file to take home --------------------------------------------------------------------------------------------

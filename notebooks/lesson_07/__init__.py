@@ -217,7 +217,7 @@ def _reads(run: Run) -> tuple[int, int, int]:
 
 @functools.cache
 def _mended() -> Run:
-    return launch(MENDED, 3, device="cpu", threads=1, timeout=60, quiet=True)
+    return launch(MENDED, 3, device="cpu", threads=1, timeout=120, quiet=True)
 
 
 def take_home() -> Program:

@@ -67,7 +67,7 @@ def show_seconds(guess: Guess = ...) -> Figure:
 @functools.cache
 def three_ways() -> Run:
     """The same network in three ways, a few times each."""
-    return launch(WAYS, 1, device="cpu", threads=1, timeout=120, quiet=True)
+    return launch(WAYS, 1, device="cpu", threads=1, timeout=300, quiet=True)
 
 
 def points(run: Run, way: str) -> list[Points]:
