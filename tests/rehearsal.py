@@ -36,11 +36,6 @@ INSTEAD = {
         "import stand_ins; stand_ins.no_data_parallel()",
         "only the first GPU computes",
     ),
-    "torch.distributed.rpc": (
-        "RPC's messages travel outside of process groups",
-        "import stand_ins; stand_ins.no_rpc()",
-        "each rank calls itself",
-    ),
 }
 TENSORFLOW = "TensorFlow sees no emulated GPUs: `make test-all` runs it on the CPU, and nothing runs its GPU branch"
 # Arguments where the notebook computes them, and for scripts that only a later cell launches; by lesson and file.

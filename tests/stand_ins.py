@@ -39,22 +39,3 @@ def no_data_parallel() -> None:
             return self.module(*args, **kwargs)
 
     torch.nn.DataParallel = OnTheFirst  # type: ignore[misc]
-
-
-def no_rpc() -> None:
-    """Each rank is its own and only worker."""
-    import torch.distributed.rpc as rpc
-
-    class Here:
-        """A reference to what lies in this process."""
-
-        def __init__(self, value: Any):
-            self.value = value
-
-        def rpc_sync(self) -> Any:
-            return self.value
-
-    stand_in: Any = rpc
-    stand_in.init_rpc = stand_in.shutdown = lambda *args, **kwargs: None
-    stand_in.remote = lambda to, function, args=(), kwargs=None: Here(function(*args, **(kwargs or {})))
-    stand_in.rpc_sync = lambda to, function, args=(), kwargs=None: function(*args, **(kwargs or {}))

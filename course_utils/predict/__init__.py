@@ -39,7 +39,6 @@ from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, d
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
 from .precision import Bracket, amp_bracket
 from .profile import Bottleneck, bottleneck, speedup_without
-from .remote import ServerRun, async_calls, delayed_sgd, largest_rate, parameter_server, sync_calls
 from .ring import ring_chunk, ring_held
 from .saving import daly_interval, lost_share, lost_to_failures, save_interval
 from .scaling import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
@@ -47,17 +46,16 @@ from .sharded import ShardedStep, fsdp_step
 from .transformer import TensorParallelStep, Transformer, iteration_s, mfu, tensor_parallel_step, training_days
 
 __all__ = [
-    "FORMATS", "AmdahlFit", "Bottleneck", "Bracket", "BreakEven", "Budget", "Choice", "Cluster", "DDPStep",
-    "Format", "Layer", "Link", "LoaderRun", "ModelStates", "ParallelRun", "PipelineRun", "ServerRun", "ShardedStep",
-    "SizeSweep", "Span", "Strategy", "TensorParallelStep", "Traffic", "Training", "Transformer", "all_gather",
-    "all_reduce", "amdahl", "amp_bracket", "async_calls", "bottleneck", "broadcast", "bubble_fraction", "buckets",
-    "bus_bandwidth", "checkpoint_chain", "choose", "copy_s", "crossing", "daly_interval", "data_parallel_memory",
-    "data_parallel_traffic", "ddp_step", "ddp_traffic", "delayed_sgd", "efficiency", "equal_layers", "fit_amdahl",
-    "from_bus_bandwidth", "fsdp_step", "gpus_for_deadline", "gustafson", "hierarchical_all_reduce", "iteration_s",
-    "karp_flatt", "largest_rate", "loader_run", "lost_share", "lost_to_failures", "mfu", "parallel_3d",
-    "parameter_server", "pipeline_activation_bytes", "pipeline_speedup", "recompute_time", "reduce_scatter",
+    "FORMATS", "AmdahlFit", "Bottleneck", "Bracket", "BreakEven", "Budget", "Choice", "Cluster", "DDPStep", "Format",
+    "Layer", "Link", "LoaderRun", "ModelStates", "ParallelRun", "PipelineRun", "ShardedStep", "SizeSweep", "Span",
+    "Strategy", "TensorParallelStep", "Traffic", "Training", "Transformer", "all_gather", "all_reduce", "amdahl",
+    "amp_bracket", "bottleneck", "broadcast", "bubble_fraction", "buckets", "bus_bandwidth", "checkpoint_chain",
+    "choose", "copy_s", "crossing", "daly_interval", "data_parallel_memory", "data_parallel_traffic", "ddp_step",
+    "ddp_traffic", "efficiency", "equal_layers", "fit_amdahl", "from_bus_bandwidth", "fsdp_step", "gpus_for_deadline",
+    "gustafson", "hierarchical_all_reduce", "iteration_s", "karp_flatt", "loader_run", "lost_share", "lost_to_failures",
+    "mfu", "parallel_3d", "pipeline_activation_bytes", "pipeline_speedup", "recompute_time", "reduce_scatter",
     "ring_all_reduce", "ring_chunk", "ring_factor", "ring_held", "save_interval", "simulate_pipeline", "slowest_of",
-    "speedup_without", "spread_stages", "strategies", "sync_calls", "tensor_parallel_step", "training_days",
+    "speedup_without", "spread_stages", "strategies", "tensor_parallel_step", "training_days",
     "transformer_activation_bytes", "tree_all_reduce", "two_point_all_reduce", "workers_needed", "zero_memory",
     "zero_traffic",
 ]  # fmt: skip
