@@ -1,4 +1,5 @@
-"""What lesson 08 draws: speed-ups in their brackets, the sizes of gradients, and the life of a loss scale."""
+"""What lesson 08 draws: speed-ups in their brackets, the sizes of gradients, the life of a loss scale, and where fp16
+learns."""
 
 from __future__ import annotations
 
@@ -174,3 +175,38 @@ def loss_scale(scales: Sequence[float], skipped: Sequence[bool], title: str | No
     canvas.title(mpl, title or f"{len(at)} of {len(scales)} steps skipped")
     told = f"the loss scale goes from {scales[0]:.0f} to {scales[-1]:.0f}, at most {max(scales):.0f}"
     return Figure(mpl, sentence(told) + " " + sentence(f"skipped steps: {', '.join(map(str, at)) or 'none'}"))
+
+
+def window(found: Mapping[int, float], lost: Mapping[int, float], first: float, last: float, here: int) -> Figure:
+    """The loss at the end of a training in fp16, over the power of two that multiplied it, with the share of gradients
+    lost above. `first` and `last` are the losses of float32, `here` is the power that the reader bet on."""
+    mpl, (ax,) = canvas.new_axes()
+    fine = [power for power, loss in found.items() if math.isfinite(loss)]
+    broken = [power for power in found if power not in fine]
+    top = 1.12 * first
+    ax.axhline(first, label="before training", **KINDS["ideal"].style())
+    look = {**KINDS["measured"].style(1), "marker": None, "linewidth": 4}
+    ax.plot([min(found), max(found)], [last, last], label="measured: float32, whatever the factor", **look)
+    ax.plot(fine, [found[power] for power in fine], label="measured: fp16", **KINDS["measured"].style())
+    mark = {"linestyle": "none", "marker": "X", "markersize": 11, "color": VERMILION}
+    if broken:
+        ax.plot(broken, [first] * len(broken), label="fp16: NaN", **mark)
+    for power in fine:
+        if lost[power] >= 0.01:
+            ax.annotate(
+                f"{lost[power]:.0%} lost", (power, found[power]), (0, 9), textcoords="offset points", fontsize=9
+            )
+    ax.axvline(here, color=GREY, linestyle=":", linewidth=1.4)
+    ax.annotate("a batch of\n8,192 tokens", (here, 0.1 * first), (5, 0), textcoords="offset points", fontsize=9)
+    ticks = list(found)
+    ax.set_xticks(ticks, [f"2^{power}" if power else "1" for power in ticks])
+    ax.set_ylim(0, top * 1.08)
+    ax.set(xlabel="factor on the loss", ylabel="training loss at the end")
+    ax.grid(color="#E6E6E6", linewidth=0.8)
+    canvas.legend_above(ax, columns=2)
+    canvas.title(mpl, "fp16 learns between two cliffs")
+    each = "; ".join(
+        f"times 2^{power}: {'NaN' if power in broken else number(loss)}, {lost[power]:.0%} of the gradients lost"
+        for power, loss in found.items()
+    )
+    return Figure(mpl, sentence(f"training loss at the end, {number(last)} in float32, and in fp16 {each}"))
