@@ -188,8 +188,8 @@ def window(found: Mapping[int, float], lost: Mapping[int, float], first: float, 
     look = {**KINDS["measured"].style(1), "marker": None, "linewidth": 4}
     ax.plot([min(found), max(found)], [last, last], label="measured: float32, whatever the factor", **look)
     ax.plot(fine, [found[power] for power in fine], label="measured: fp16", **KINDS["measured"].style())
-    mark = {"linestyle": "none", "marker": "X", "markersize": 11, "color": VERMILION}
     if broken:
+        mark: dict[str, Any] = {"linestyle": "none", "marker": "X", "markersize": 11, "color": VERMILION}
         ax.plot(broken, [first] * len(broken), label="fp16: NaN", **mark)
     for power in fine:
         if lost[power] >= 0.01:

@@ -100,7 +100,7 @@ def show_steps(guess: Guess = ...) -> Figure:
         "T4, fp16": t4["fp32"].s / t4["fp16"].s,
     }
     return figures.bars(
-        {name: _emulated(value, "GPUs") for name, value in bars.items()},
+        {name: _emulated(value, "an A100 and a T4") for name, value in bars.items()},
         guess={"A100, bf16": as_number(guess, " times")},
         unit="",
         ylabel="times as fast as float32",
