@@ -14,7 +14,7 @@ from course_utils.figures.canvas import Figure
 from course_utils.pages import Program, Words, bet, figure_first, say
 from course_utils.table import Cell, Table
 
-from .pictures import brackets, histogram, loss_scale  # noqa: F401
+from .pictures import brackets, loss_scale, never_moved  # noqa: F401
 from .small_gradients import MODEL, show_fp16, show_scaler  # noqa: F401
 from .speeds import eight, show_eight, show_here, show_steps, steps  # noqa: F401
 
@@ -52,21 +52,20 @@ def show_types(run: Run, guess: Guess = ...) -> Table:
 
 @figure_first
 def show_frozen(guess: Guess = ...) -> Figure:
-    """A small transformer in float32, under autocast, and as a bf16 model: the loss, and how many weights never
-    moved."""
+    """A small transformer in float32, under autocast, and as a bf16 model: how many weights never moved, by their
+    size, and what each has learned."""
     run = frozen()
     losses = {way: run.values("loss", way=way) for way in dict.fromkeys(run.values("way"))}
     same = {way: run.value("same", way=way) for way in losses}
     last = {way: sum(each[-10:]) / 10 for way, each in losses.items()}
     share = same["bf16 model"]
-    edge = 2.0 ** math.floor(math.log2(2 * RATE / GAP))  # from here up, half the gap between two numbers is longer
+    edge = 2.0 ** math.ceil(math.log2(2 * RATE / GAP))  # from here up, half the gap between two numbers is longer
     answer = bet(
         guess,
         100 * share,
         close="you know how coarse bf16 is.",
         over="The small ones do move. Their neighbours are close enough.",
-        under=f"A step of {RATE:g} is lost on every weight above 1/{1 / edge:.0f}: half the way to its neighbour is"
-        " longer.",
+        under=f"For a weight above 1/{1 / edge:.0f} half the way to its neighbour is longer than a step of {RATE:g}.",
         unit="%",
         within=0.15,
         kind="a percentage, such as 10",
@@ -87,8 +86,11 @@ def show_frozen(guess: Guess = ...) -> Figure:
             < 0.05,
         }
     )
-    curves = {way: (range(len(each)), each) for way, each in losses.items()}
-    return figures.lines(curves, "step", "training loss", title=f"{share:.0%} of the bf16 model's weights never moved")
+    sizes = {
+        exponent: tuple(run.value(what, way="bf16 model", exponent=exponent) for what in ("kept", "moved"))
+        for exponent in sorted(run.values("exponent", way="bf16 model"))
+    }
+    return never_moved(sizes, edge, f"{share:.0%} of the bf16 model's weights never moved: the large ones")
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from course_utils import Run, claim, launch, more_checks
 from course_utils.figures.canvas import Figure
 from course_utils.pages import bet, figure_first, say
 
-from .pictures import loss_scale, window
+from .pictures import loss_scale, percent, window
 
 MODEL = Path(__file__).resolve().parents[1] / "programs" / "08_counting.py"
 POWERS = (-20, -16, -13, -10, -7, 0, 8, 16, 20)  # factors on the loss, as powers of two
@@ -49,17 +49,16 @@ def show_fp16(guess: Guess = ...) -> Figure:
         guess,
         "yes" if yes else "no",
         close="and you didn't let a number scare you." if yes else "it's beyond the cliff.",
-        traps={"no" if yes else "yes": "So you'd think. But the large gradients are still there." if yes else ""},
+        traps={"no" if yes else "yes": "So you'd think, but the large gradients are still there." if yes else ""},
     )
     say(
-        f"fp16 makes {lost[LARGE_BATCH]:.0%} of the activations' gradients zero, and the loss ends at"
-        f" {found[LARGE_BATCH]:.2f}. In float32 it ends at {last:.2f}. {answer}"
+        f"fp16 makes {lost[LARGE_BATCH]:.0%} of the activations' gradients zero. The loss ends at"
+        f" {found[LARGE_BATCH]:.2f}, in float32 at {last:.2f}. {answer}"
     )
     below = max((power for power in POWERS if power < min(learned, default=0)), default=POWERS[0])
     say(
-        f"The figure has other factors, too. Times 2^{below}, {lost[below]:.0%} are lost, and it learns less. Times"
-        f" 2^{POWERS[0]} nothing is left, so it learns nothing. Times 2^{POWERS[-1]} some are infinite, and the weights"
-        " become NaN."
+        f"Times 2^{below}, {percent(lost[below])} are lost, and it learns less. Times 2^{POWERS[0]} nothing is left, so"
+        f" it learns nothing. Times 2^{POWERS[-1]} some are infinite, and the weights become NaN."
     )
     claim(
         "fp16 learns as float32 does with many gradients lost; with a factor too small or too large it doesn't",

@@ -62,8 +62,8 @@ def show_steps(guess: Guess = ...) -> Figure:
         under="It's more than the bytes: the A100 has other circuits for 16 bits.",
         unit=" times",
         traps={
-            2: "That's what half the bytes bring. But the A100 also has other circuits for 16 bits.",
-            (14.0, 18.0): "That's the ratio of the two rates. But not all of a step is products.",
+            2: "That's what half the bytes bring, and the A100 also has other circuits for 16 bits.",
+            (14.0, 18.0): "That's the ratio of the two rates, and not all of a step is products.",
         },
         kind="a number, such as 2",
         positive=True,
@@ -132,7 +132,7 @@ def show_eight(guess: Guess = ...) -> Figure:
         over="The step got shorter, and what has to be sent didn't.",
         under="Part of the sending still hides behind backward.",
         unit=" times",
-        traps={(7.0, 8.01): "That's what they are in float32. But the messages didn't shrink with the step."},
+        traps={(7.0, 8.01): "That's float32's number, and the messages didn't shrink with the step."},
         kind="a number from 1 to 8",
         positive=True,
     )

@@ -40,8 +40,13 @@ def train(way, power, steps, lr):
         report(way=way, power=power, step=step, loss=loss)
         if not loss.isfinite():
             break
-    same = sum((p == q).sum() for p, q in zip(model.parameters(), before, strict=True))
-    report(way=way, power=power, same=same / sum(p.numel() for p in before))
+    old, new = (torch.cat([p.detach().flatten() for p in each]) for each in (before, model.parameters()))
+    report(way=way, power=power, same=(old == new).float().mean())
+    exponents = torch.frexp(old.float())[1] - 1  # of the power of two at or below each weight
+    for exponent in exponents[old != 0].unique().tolist():
+        here = (exponents == exponent) & (old != 0)
+        kept = (here & (old == new)).sum()
+        report(way=way, power=power, exponent=exponent, kept=kept, moved=here.sum() - kept)
     return model, random
 
 
