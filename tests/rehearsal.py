@@ -58,6 +58,9 @@ ARGS: dict[str, list[list[str]]] = {
     "04/04_scaling": [["--batch-size", "32"]],
     "05/05_buckets": [["--bucket-mb", "25", "--parts"]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
+    "08/08_counting": [["--ways", "float32", "bf16 model", "fp16", "--powers", "-7", "16"]],
+    "08/08_here": [[]],
+    "08/08_steps": [["--ways", "fp32", "TF32", "bf16", "fp16"]],
 }
 # Programs that read what an earlier one saved.
 AFTER = {"04/evaluate": "ddp.py", "04/04_inference": "ddp.py", "09/forgetful": "whole.py"}
