@@ -132,3 +132,15 @@ def test_convolutions_on_tensor_cores_like_channels_last() -> None:
     for name, dtype, groups in (("V100", torch.float32, 1), ("A100", torch.float32, 1), ("A100", torch.half, 64)):
         plain, other = trained(name, False, False, dtype, groups), trained(name, True, True, dtype, groups)
         assert plain.convolutions == pytest.approx(other.convolutions), "in float32, or where each channel is alone"
+
+
+def test_a_product_in_fp8_takes_half_as_long_as_in_bf16_by_either_name() -> None:
+    with torch.device("meta"):
+        a, scale = torch.empty(4096, 4096), torch.empty(())
+    bf16 = seconds("H100", aten.mm.default, a.bfloat16(), a.bfloat16())
+    eight = a.to(torch.float8_e4m3fn)
+    found = [seconds("H100", aten._scaled_mm.default, eight, eight.t(), scale, scale, out_dtype=torch.bfloat16)]
+    if hasattr(aten, "_scaled_mm_v2"):
+        by_recipe = ([scale], [0], [0], [scale], [0], [0], None, torch.bfloat16)
+        found.append(seconds("H100", aten._scaled_mm_v2.default, eight, eight.t(), *by_recipe))
+    assert all(each == pytest.approx(bf16 / 2, rel=0.02) for each in found), (found, bf16)

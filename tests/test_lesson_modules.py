@@ -43,7 +43,7 @@ def test_a_notebook_in_another_folder_imports_the_module_of_its_lesson(own_kerne
     for line in ("%load_ext course_utils", "%load_ext course_utils", "%reload_ext course_utils"):
         cell = own_kernel.run(f"{line}\nfrom course_utils import predict\nimport lesson_08")
         assert cell.error is None, cell.error
-    assert Path(own_kernel.ask("lesson_08.__file__")) == ROOT / "notebooks" / "lesson_08.py"
+    assert Path(own_kernel.ask("lesson_08.__file__")) == ROOT / "notebooks" / "lesson_08" / "__init__.py"
     shown = own_kernel.run("lesson_08.loss_scale([1.0, 2.0], [False, False])")
     assert shown.value is not None and shown.value.startswith("The loss scale goes from 1 to 2"), shown.error
 

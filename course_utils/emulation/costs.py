@@ -19,11 +19,25 @@ from ..clusters import Device
 from . import recurrent
 
 aten = torch.ops.aten
-_NAMES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_NAMES = {
+    torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
+    torch.float8_e4m3fn: "float8", torch.float8_e5m2: "float8",
+}  # fmt: skip
 _CONVOLUTIONS = (aten.convolution, aten.convolution_backward)
 _RECURRENT = (aten._cudnn_rnn, aten._cudnn_rnn_backward)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: Any = None, **__: Any) -> float:
+    return float(flop_registry[aten.mm](a, b, out_val=out_val))
+
+
 # What torch's counter doesn't know.
-_FLOPS = {aten._cudnn_rnn: recurrent.flops, aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2)}
+_FLOPS: dict[Any, Any] = {
+    aten._cudnn_rnn: recurrent.flops,
+    aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2),
+}
+if hasattr(aten, "_scaled_mm_v2"):  # of torch.nn.functional.scaled_mm
+    _FLOPS[aten._scaled_mm_v2] = _product
 # These overwrite all that they write to, and don't read what it held.
 OVERWRITES = {
     aten.zero_, aten.fill_, aten.copy_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_, aten.exponential_,

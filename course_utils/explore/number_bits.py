@@ -19,9 +19,10 @@ CONTROLS = (
 )
 LEAVES_OUT = (
     "TF32, which is a way to multiply and no format to store: tensors stay fp32, and tensor cores round what they"
-    " multiply to 10 bits of mantissa. Sums: tensor cores add up products of 16 bits in fp32. Scales: fp8 is used with"
-    " a factor for each tensor or block. Rounding is to the nearest number, as torch does it; too large for fp8 e4m3,"
-    " which has no infinity, is its largest number in torch 2.15 and NaN in older versions."
+    " multiply to 10 bits of mantissa. Sums: tensor cores add up products of 16 bits in fp32, but torch lets libraries"
+    " add the parts of a long sum in 16 bits. Scales: fp8 is used with a factor for each tensor or block. Rounding is"
+    " to the nearest number, as torch does it; too large for fp8 e4m3, which has no infinity, is its largest number in"
+    " torch 2.15 and NaN in older versions."
 )
 _FILLS = {"sign": "#DDDDDD", "exponent": ORANGE, "mantissa": SKY}
 

@@ -1,4 +1,5 @@
-"""What lesson 08 draws: speed-ups in their brackets, the sizes of gradients, and the life of a loss scale."""
+"""What lesson 08 draws: speed-ups in their brackets, which weights froze, the life of a loss scale, and where fp16
+learns."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from course_utils.figures.canvas import (
     sentence,
     spread,
 )
-from course_utils.predict import Bracket, Format
+from course_utils.predict import Bracket
 from course_utils.units import number
 
 
@@ -87,68 +88,6 @@ def brackets(
     )
 
 
-def histogram(
-    counts: Mapping[str, Mapping[int, float]],
-    held: Format,
-    xlabel: str = "size of a gradient",
-    title: str | None = None,
-) -> Figure:
-    """Shares of numbers by their size, in bins of one power of two, and the zones in which `held` makes them zero or
-    infinite.
-
-    `counts` maps a label to counts by exponent: `{-20: 7}` are 7 numbers from 2**-20 to below 2**-19. Each row is
-    divided by its sum. Raises ValueError without a count.
-    """
-    totals = {label: sum(row.values()) for label, row in counts.items()}
-    if not totals or min(totals.values()) <= 0:
-        raise ValueError("histogram() needs at least one row, and a count above zero in each")
-    low_end, high_end = held.smallest / 2, held.max
-    mpl, axes = canvas.new_axes(len(counts), size=(canvas.SIZE[0], 1.3 + 1.25 * len(counts)), sharex=True, sharey=True)
-    exponents = [e for row in counts.values() for e, n in row.items() if n]
-    first = min(min(exponents), math.frexp(low_end)[1] - 4)
-    last = max(max(exponents) + 1, math.frexp(high_end)[1] + 2)
-    parts = []
-    for ax, (label, row) in zip(axes, counts.items(), strict=True):
-        for e, n in row.items():
-            center = 2.0 ** (e + 0.5)
-            color = KINDS["measured"].color if low_end <= center <= high_end else VERMILION
-            ax.bar(
-                2.0**e,
-                n / totals[label],
-                width=2.0**e * 0.92,
-                align="edge",
-                color=color,
-                hatch="" if color != VERMILION else "///",
-                edgecolor="white",
-            )
-        ax.axvspan(2.0**first, low_end, color=GREY, alpha=0.22, linewidth=0)
-        ax.axvspan(high_end, 2.0**last, color=GREY, alpha=0.22, linewidth=0)
-        lost, over = lost_shares(row, held)
-        ax.set_ylabel("share")
-        ax.set_title(label, fontsize=10, fontweight="bold", pad=3)
-        for share, what, x, side in (
-            (lost, "become 0", 2.0**first * 1.3, "left"),
-            (over, "overflow", 2.0**last / 1.3, "right"),
-        ):
-            if share:
-                words = f"{what}: {share:.2%}"
-                ax.text(x, 0.97, words, transform=ax.get_xaxis_transform(), ha=side, va="top", fontsize=9)
-        parts.append(f"{label}: {lost:.2%} become 0" + (f", {over:.2%} overflow" if over else ""))
-    axes[-1].set_ylim(top=1.3 * max(n / totals[label] for label, row in counts.items() for n in row.values()))
-    axes[-1].set_xscale("log", base=2)
-    axes[-1].set_xlim(2.0**first, 2.0**last)
-    axes[-1].set_xlabel(f"{xlabel} (grey: not in {held.name})")
-    canvas.title(mpl, title or f"What {held.name} makes of them")
-    return Figure(mpl, sentence(f"{xlabel}, in {held.name}; " + "; ".join(parts)))
-
-
-def lost_shares(row: Mapping[int, float], held: Format) -> tuple[float, float]:
-    """The shares that become zero and that overflow, by the middle of their bins."""
-    total = sum(row.values())
-    low = sum(n for e, n in row.items() if 2.0 ** (e + 0.5) < held.smallest / 2)
-    return low / total, sum(n for e, n in row.items() if 2.0 ** (e + 0.5) > held.max) / total
-
-
 def loss_scale(scales: Sequence[float], skipped: Sequence[bool], title: str | None = None) -> Figure:
     """The scale of each step, with a mark where the step was skipped. Raises ValueError unless there are as many marks
     as scales, and at least one."""
@@ -174,3 +113,70 @@ def loss_scale(scales: Sequence[float], skipped: Sequence[bool], title: str | No
     canvas.title(mpl, title or f"{len(at)} of {len(scales)} steps skipped")
     told = f"the loss scale goes from {scales[0]:.0f} to {scales[-1]:.0f}, at most {max(scales):.0f}"
     return Figure(mpl, sentence(told) + " " + sentence(f"skipped steps: {', '.join(map(str, at)) or 'none'}"))
+
+
+def window(found: Mapping[int, float], lost: Mapping[int, float], first: float, last: float, here: int) -> Figure:
+    """The loss at the end of a training in fp16, over the power of two that multiplied it, with the share of gradients
+    lost above. `first` and `last` are the losses of float32, `here` is the power that the reader bet on."""
+    mpl, (ax,) = canvas.new_axes()
+    fine = [power for power, loss in found.items() if math.isfinite(loss)]
+    broken = [power for power in found if power not in fine]
+    top = 1.12 * first
+    ax.axhline(first, label="before training", **KINDS["ideal"].style())
+    look = {**KINDS["measured"].style(1), "marker": None, "linewidth": 4}
+    ax.plot([min(found), max(found)], [last, last], label="measured: float32, whatever the factor", **look)
+    ax.plot(fine, [found[power] for power in fine], label="measured: fp16", **KINDS["measured"].style())
+    if broken:
+        mark: dict[str, Any] = {"linestyle": "none", "marker": "X", "markersize": 11, "color": VERMILION}
+        ax.plot(broken, [first] * len(broken), label="fp16: NaN", **mark)
+    for power in fine:
+        if lost[power] >= 0.01:
+            words, at = f"{percent(lost[power])} lost", (4, -16) if power == here else (4, 8)
+            ax.annotate(words, (power, found[power]), at, textcoords="offset points", fontsize=9)
+    ax.axvline(here, color=GREY, linestyle=":", linewidth=1.4)
+    ax.annotate("a batch of\n8,192 tokens", (here, 0.1 * first), (5, 0), textcoords="offset points", fontsize=9)
+    ticks = list(found)
+    ax.set_xticks(ticks, [f"2^{power}" if power else "1" for power in ticks], fontsize=9)
+    ax.set_ylim(0, top * 1.08)
+    ax.set(xlabel="factor on the loss", ylabel="training loss at the end")
+    ax.grid(color="#E6E6E6", linewidth=0.8)
+    canvas.legend_above(ax, columns=2)
+    canvas.title(mpl, "Between two cliffs, fp16 learns as float32 does")
+    each = "; ".join(
+        f"times 2^{power}: {'NaN' if power in broken else number(loss)}, {percent(lost[power])} of the gradients lost"
+        for power, loss in found.items()
+    )
+    return Figure(mpl, sentence(f"training loss at the end, {number(last)} in float32, and in fp16 {each}"))
+
+
+def percent(share: float) -> str:
+    """A share of gradients lost; only all of them are 100%."""
+    return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
+
+
+def never_moved(sizes: Mapping[int, Sequence[int]], edge: float, title: str) -> Figure:
+    """How many weights lie between each power of two and the next, of which so many never moved: `{-5: (kept, moved)}`.
+    `edge` is the size from which a step is less than half the way to the next number."""
+    mpl, (ax,) = canvas.new_axes()
+    total = sum(map(sum, sizes.values()))
+    shown = [e for e in sizes if sum(sizes[e]) > 0.005 * total]
+    kept, moved = ([100 * sizes[e][i] / total for e in shown] for i in (0, 1))
+    bar: dict[str, Any] = {"width": 0.9, "edgecolor": "white", "align": "edge"}
+    ax.bar(shown, kept, color=VERMILION, hatch="///", label="measured: never moved", **bar)
+    ax.bar(shown, moved, bottom=kept, color=KINDS["measured"].color, label="measured: moved", **bar)
+    ax.axvline(math.log2(edge) - 0.05, color=canvas.INK, linestyle=":", linewidth=1.6)
+    at, words = (math.log2(edge), 1.02 * max(map(sum, sizes.values())) * 100 / total), "from here on\na step is lost"
+    ax.annotate(words, at, (-8, 0), textcoords="offset points", fontsize=9, va="top", ha="right")
+    ax.set_xticks(shown, [_power(e) for e in shown], fontsize=9)
+    ax.set(xlabel="size of the weight before training", ylabel="weights (%)")
+    ax.set_ylim(0, max(map(sum, zip(kept, moved, strict=True))) * 1.12)
+    ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    canvas.legend_above(ax, columns=2)
+    canvas.title(mpl, title)
+    rows = zip(shown, kept, moved, strict=True)
+    each = "; ".join(f"from {_power(e)}: {k:.1f}% never moved, {m:.1f}% did" for e, k, m in rows)
+    return Figure(mpl, sentence(f"weights by their size before training, {each}"))
+
+
+def _power(exponent: int) -> str:
+    return f"1/{2**-exponent}" if exponent < 0 else str(2**exponent)

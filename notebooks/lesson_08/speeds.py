@@ -1,0 +1,177 @@
+"""What 16 bits bring: a step on emulated GPUs of two generations, on eight of them over Ethernet, and on this
+machine."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from types import EllipsisType
+from typing import Any
+
+from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks
+from course_utils.figures.canvas import Figure
+from course_utils.pages import as_number, bet, figure_first, say, say_disturbed
+
+HERE = Path(__file__).resolve().parents[1] / "programs"
+STEPS = HERE / "08_steps.py"
+MINE = HERE / "08_here.py"
+EIGHT = 8
+ETHERNET: dict[str, Any] = {"count": EIGHT, "device": "A100", "inside": "ethernet100", "label": "8xA100 over Ethernet"}
+SMALL = ("--batch", 1, 64)  # one short text
+
+Guess = float | int | str | EllipsisType | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: its seconds, and the bytes of a GPU's memory at its fullest moment."""
+
+    s: float
+    nbytes: float
+
+
+@functools.cache
+def steps() -> dict[str, dict[str, Step]]:
+    """A step of the transformer on an emulated A100, with a small batch as well, and on a T4, in each precision."""
+    a100, t4 = ("fp32", "TF32", "bf16"), ("fp32", "bf16", "fp16")
+    runs = {
+        "A100": launch(STEPS, 1, args=["--ways", *a100], cluster="1xA100", quiet=True),
+        "A100, one short text": launch(STEPS, 1, args=["--ways", *a100, *SMALL], cluster="1xA100", quiet=True),
+        "T4": launch(STEPS, 1, args=["--ways", *t4], cluster="1xT4", quiet=True),
+    }
+    return {name: {way: _step(run, way) for way in dict.fromkeys(run.values("way"))} for name, run in runs.items()}
+
+
+def _step(run: Run, way: str) -> Step:
+    return Step(run.samples("step_s", way=way).median, max(run.values("peak_bytes", way=way)))
+
+
+@figure_first
+def show_steps(guess: Guess = ...) -> Figure:
+    """How many times as fast a step becomes on two GPUs, by precision; and what that does to memory."""
+    found = steps()
+    a100, short, t4 = found["A100"], found["A100, one short text"], found["T4"]
+    times = a100["fp32"].s / a100["bf16"].s
+    left = a100["TF32"].s / a100["bf16"].s
+    answer = bet(
+        guess,
+        times,
+        close="you've read about tensor cores.",
+        over="Norms, the loss and the optimizer gain little, since they wait for memory.",
+        under="It's more than the bytes: the A100 has other circuits for 16 bits.",
+        unit=" times",
+        traps={
+            2: "That's what half the bytes bring, and the A100 also has other circuits for 16 bits.",
+            (14.0, 18.0): "That's the ratio of the two rates, and not all of a step is products.",
+        },
+        kind="a number, such as 2",
+        positive=True,
+    )
+    say(
+        f"{a100['fp32'].s * 1e3:.0f} ms in float32, {a100['bf16'].s * 1e3:.0f} with autocast: {times:.1f} times as"
+        f" fast. {answer}"
+    )
+    say(f"With TF32 it's {a100['TF32'].s * 1e3:.0f} ms. Compared with that, autocast gains a factor of {left:.1f}.")
+    say(
+        f"With one text of 64 tokens, a step takes {short['fp32'].s * 1e3:.1f} ms in float32 and"
+        f" {short['bf16'].s * 1e3:.1f} with autocast. There the GPU waits for Python, and casts are more to wait for."
+    )
+    say(
+        f"At its fullest moment the A100 holds {a100['fp32'].nbytes / 1e9:.1f} GB in float32, and"
+        f" {a100['bf16'].nbytes / 1e9:.1f} with autocast."
+    )
+    claim(
+        "on an A100 autocast is over 5 times as fast as float32, and not twice as fast as TF32",
+        times > 5 and 1 < left < 2,
+    )
+    more_checks(
+        {
+            "with one short text it's no faster": short["fp32"].s < 1.05 * short["bf16"].s,
+            "on a T4 bf16 is slower than float32, and fp16 faster": t4["fp16"].s < t4["fp32"].s < t4["bf16"].s,
+            "autocast saves memory, and less than half": 0.5 < a100["bf16"].nbytes / a100["fp32"].nbytes < 1,
+        }
+    )
+    bars = {
+        "A100, TF32": a100["fp32"].s / a100["TF32"].s,
+        "A100, bf16": times,
+        "A100, bf16, a short text": short["fp32"].s / short["bf16"].s,
+        "T4, bf16": t4["fp32"].s / t4["bf16"].s,
+        "T4, fp16": t4["fp32"].s / t4["fp16"].s,
+    }
+    return figures.bars(
+        {name: _emulated(value, "an A100 and a T4") for name, value in bars.items()},
+        guess={"A100, bf16": as_number(guess, " times")},
+        unit="",
+        ylabel="times as fast as float32",
+        title=f"The same line: {times:.1f} times as fast, {left:.1f} times TF32, or slower",
+    )
+
+
+def _emulated(value: float, machine: str) -> Samples:
+    return Samples([value], "ratio", Provenance("emulated", machine))
+
+
+@functools.cache
+def eight() -> dict[str, float]:
+    """How many times as fast as one A100 eight of them are over Ethernet, by precision."""
+    one = steps()["A100"]
+    run = launch(STEPS, args=["--ways", *one], cluster=ETHERNET, one_of=EIGHT, quiet=True)
+    return {way: EIGHT * step.s / _step(run, way).s for way, step in one.items()}
+
+
+@figure_first
+def show_eight(guess: Guess = ...) -> Figure:
+    """Eight A100 over Ethernet, in times of one of them with the same precision."""
+    found, one = eight(), steps()["A100"]
+    took = {way: EIGHT * one[way].s / times for way, times in found.items()}
+    answer = bet(
+        guess,
+        found["bf16"],
+        close="you asked what the messages do.",
+        over="The step got shorter, and what has to be sent didn't.",
+        under="Part of the sending still hides behind backward.",
+        unit=" times",
+        traps={(7.0, 8.01): "That's float32's number, and the messages didn't shrink with the step."},
+        kind="a number from 1 to 8",
+        positive=True,
+    )
+    say(f"{found['fp32']:.1f} times in float32, {found['TF32']:.1f} in TF32, and {found['bf16']:.1f} in bf16. {answer}")
+    say(f"A step takes {', '.join(f'{s * 1e3:.0f} ms in {way}' for way, s in took.items())}.")
+    more_checks(
+        {
+            "the faster a GPU computes, the worse eight of them scale": found["fp32"] > found["TF32"] > found["bf16"],
+            "and still the step with bf16 is the shortest": min(took, key=lambda way: took[way]) == "bf16",
+        }
+    )
+    return figures.bars(
+        {way: _emulated(times, "8 A100 over 100 Gbit/s Ethernet") for way, times in found.items()},
+        guess={"bf16": as_number(guess, " times")},
+        unit="",
+        ylabel="times as fast as one of them",
+        title=f"Eight A100 over Ethernet: {found['fp32']:.1f} times one in float32, {found['bf16']:.1f} in bf16",
+    )
+
+
+@figure_first
+def show_here() -> Figure:
+    """A training step of an MLP on this machine, in float32 and under autocast."""
+    run = launch(MINE, 1, threads=1, quiet=True)
+    half, has = run.value("half"), run.value("has")
+    name = {"bfloat16": "bf16", "float16": "fp16"}[half]
+    full, mixed = (run.samples("step_s", dtype=dtype) for dtype in ("float32", half))
+    times = full.median / mixed.median
+    on = "GPU" if run.value("on") == "cuda" else "processor"
+    title = f"Here a step takes {mixed.median / full.median:.2g} times as long in {name}"
+    if times >= 1:
+        title = f"Here a step is {times:.2g} times as fast in {name}"
+    if why := run.disturbed:
+        say_disturbed(why, f"what {name} brings here")
+        title = "Too busy to tell what 16 bits bring here"
+    else:
+        say(f"A step of an MLP takes {full.median * 1e3:.1f} ms in float32, and {mixed.median * 1e3:.1f} in {name}.")
+    if has:
+        say(f"For products in {name} your {on} has {' and '.join(has)}.")
+    else:
+        say(f"Your {on} has no instructions for {name}. It converts, and that costs more than it saves.")
+    return figures.bars({"float32": full, f"autocast to {name}": mixed}, title=title)
