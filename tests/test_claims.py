@@ -60,7 +60,7 @@ def test_a_verdict_the_wrong_way_round_was_not_shown_either():
     assert claim("two ranks are faster", Verdict("contradicted", "")) is False
 
 
-@pytest.mark.parametrize("number", ["00", "02", "04", "06", "07", "08"])
+@pytest.mark.parametrize("number", ["00", "02", "04", "06"])  # whose headline is a measured speed
 def test_lessons_about_speed_use_what_their_headline_showed(number):
     """The name that a headline's claim is given comes back in a condition: in a later cell, or further down in the
     module that makes the claim."""
