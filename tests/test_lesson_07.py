@@ -50,7 +50,7 @@ def calls(at_once: Sequence[float] = (0.0,) * 6, gap: float = 0.0, owner: str = 
         (..., "One by one they took 0.60 s, at once 0.10 s. The seventh call left its answer on worker3"),
         (0.1, "You said 0.1 s: as long as the slowest call."),
         ("0.1 s", "You said 0.1 s: as long as the slowest call."),
-        (0.2, "You said 0.2 s. That would be two calls one after the other on each worker."),
+        (0.2, "You said 0.2 s. That would be two calls one after the other on each worker, but"),
         (0.6, "You said 0.6 s. That's one by one."),
         (0.35, "You said 0.35 s. All six run at the same time"),
         (0.01, "You said 0.01 s. No call is done before its own 0.1 s"),
