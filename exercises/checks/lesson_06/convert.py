@@ -31,7 +31,9 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)

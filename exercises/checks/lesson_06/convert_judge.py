@@ -21,7 +21,8 @@ KNOWN = {
 def judge_convert(answer: Answer) -> list[str]:
     draw = random.Random()
     given = {"cases": convert_cases(draw), "seed": draw.randrange(2**40)}
-    told = answer.on_ranks("convert.train", ranks=max(case[0] for case in given["cases"]), given=given)
+    said = {r"_StageForwardMeta|First stage requires|forward\(\) missing": "first stage"}
+    told = answer.on_ranks("convert.train", ranks=max(case[0] for case in given["cases"]), said=said, given=given)
     twins = answer.on_ranks("convert.twins", ranks=1, given=given)[0]["cases"]
     worst = 0.0
     for i, (case, twin) in enumerate(zip(given["cases"], twins, strict=True)):
@@ -40,9 +41,7 @@ def judge_convert(answer: Answer) -> list[str]:
 
 def _words(case: ConvertCase) -> str:
     ranks, counts, m, batches = case
-    return (
-        f"{ranks} ranks with {some(counts)} layers, {m} micro-batches, {batches} batch{'es' * (batches > 1)}"
-    )
+    return f"{ranks} ranks with {some(counts)} layers, {m} micro-batches, {batches} batch{'es' * (batches > 1)}"
 
 
 def _case(seen: list[dict[str, Any]], twin: dict[str, Any], case: ConvertCase) -> None:

@@ -68,7 +68,8 @@ def _kind(box: str) -> tuple[str, int]:
 
 
 def _needs(kind: str, stage: int, i: int, stages: int, back: str) -> list[tuple[str, int, int]]:
-    """What has to be done before a box: (kind, stage, micro-batch) each. `back` is the box that goes down the stages."""
+    """What has to be done before a box, (kind, stage, micro-batch) each. `back` is the box that the stage before waits
+    for."""
     if kind == "F":
         return [("F", stage - 1, i)] if stage else []
     if kind == "W":

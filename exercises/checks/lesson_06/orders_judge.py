@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 from ..judging import Answer, Difference, Got, some
 from .cases import bubble_cases, order_cases
@@ -16,21 +17,40 @@ def judge_orders(answer: Answer) -> list[str]:
     draw = random.Random()
     given = {"orders": order_cases(draw), "zero_bubble": bubble_cases(draw)}
     found = answer.on_ranks("orders", ranks=1, given=given)[0]
-    for (stages, m, most), orders in zip(given["orders"], found["orders"], strict=True):
-        case = f"{_many(stages, 'stage')}, {_many(m, 'micro-batch')}, room for {most}"
+    limited = [(_case(*asked), *asked, lists) for asked, lists in zip(given["orders"], found["orders"], strict=True)]
+    split = [
+        (f"with W boxes: {_case(stages, m, stages)}", stages, m, lists)
+        for (stages, m), lists in zip(given["zero_bubble"], found["zero_bubble"], strict=True)
+    ]
+    for case, stages, m, most, orders in limited:
         _valid(orders, stages, m, FULL, case)
         _memory(orders, most, "B", case)
+    for case, _, m, most, orders in limited:
         _length(orders, m, most, case)
-    for (stages, m), orders in zip(given["zero_bubble"], found["zero_bubble"], strict=True):
-        case = f"with W boxes: {_many(stages, 'stage')}, {_many(m, 'micro-batch')}, room for {stages}"
+    if not any(found["zero_bubble"]):
+        raise Difference(
+            "half done",
+            "`orders` is solved: each step is as short as any order can make it. `zero_bubble` returns no lists yet.",
+            "a list for each stage, with F, I and W boxes",
+        )
+    for case, stages, m, orders in split:
         _valid(orders, stages, m, SPLIT, case)
         _memory(orders, stages, "W", case)
-        _length_split(orders, m, case)
+    at_once = all(_at_once(boxes, m) for _, _, m, orders in split for boxes in orders)
+    for case, _, m, orders in split:
+        _length_split(orders, m, at_once, case)
     return [
-        f"{len(given['orders'])} steps of 1 to 12 stages: nobody waits for ever, no stage holds more than it has room for",
+        (
+            f"{len(given['orders'])} steps of 1 to 12 stages: nobody waits for ever, no stage holds more than it has"
+            " room for"
+        ),
         "each is as short as any order can make it",
         f"{len(given['zero_bubble'])} steps with W boxes, in the memory of 1F1B: as short as can be, too",
     ]
+
+
+def _case(stages: int, m: int, most: int) -> str:
+    return f"{_many(stages, 'stage')}, {_many(m, 'micro-batch')}, room for {most}"
 
 
 def _many(n: int, what: str) -> str:
@@ -49,7 +69,9 @@ def _valid(orders: Orders, stages: int, m: int, takes: dict[str, int], case: str
     """Every stage has each box once, in an order that can be worked through."""
     got = _by_stage([_cut(list(boxes)) for boxes in orders])
     if len(orders) != stages:
-        raise Difference("stages", f"There are {_many(len(orders), 'list')} ({case}).", f"{stages}: one for each stage")
+        raise Difference(
+            "stages", f"The answer has {_many(len(orders), 'list')} ({case}).", f"{stages}: one for each stage"
+        )
     wanted = {f"{kind}{i}" for kind in takes for i in range(m)}
     for stage, boxes in enumerate(orders):
         counted = Counter(boxes)
@@ -57,7 +79,7 @@ def _valid(orders: Orders, stages: int, m: int, takes: dict[str, int], case: str
         twice = sorted(box for box, n in counted.items() if n > 1)
         if lacking or others or twice:
             what = (
-                f"has {some(others)}, which is no box of this step"
+                f"lists {some(others)}, and this step has no such box"
                 if others
                 else f"has {some(twice)} more than once"
                 if twice
@@ -76,10 +98,10 @@ def _valid(orders: Orders, stages: int, m: int, takes: dict[str, int], case: str
                     got,
                 )
     if stuck := run(orders, takes).stuck:
-        waits = " and ".join(f"stage {stage} for {box}" for stage, box in stuck[:3])
+        at = ", ".join(f"stage {stage} {'is stuck ' * (i == 0)}at {box}" for i, (stage, box) in enumerate(stuck[:3]))
         raise Difference(
             "deadlock",
-            f"From some point on nobody works: {waits} waits for what never comes ({case}).",
+            f"From some point on nobody works: {at} ({case}).",
             "lists in which there's always a stage that can go on",
             got,
         )
@@ -123,14 +145,19 @@ def _length(orders: Orders, m: int, most: int, case: str) -> None:
     )
 
 
-def _length_split(orders: Orders, m: int, case: str) -> None:
+def _at_once(boxes: Sequence[str], m: int) -> bool:
+    """Whether each W comes right after its I."""
+    pairs = set(zip(boxes, boxes[1:], strict=False))
+    return all((f"I{i}", f"W{i}") in pairs for i in range(m))
+
+
+def _length_split(orders: Orders, m: int, at_once: bool, case: str) -> None:
     stages, step = len(orders), run(orders, SPLIT)
     best = shortest_split(stages, m)
     if step.length == best:
         return
-    after = [list(boxes[boxes.index(f"I{i}") + 1 : boxes.index(f"I{i}") + 2]) == [f"W{i}"] for boxes in orders for i in range(m)]
     raise Difference(
-        "W at once" if all(after) else "W elsewhere",
+        "W at once" if at_once else "W elsewhere",
         f"The step takes {step.length} units ({case}).",
         f"{best}, which another order reaches",
         _by_stage([_cut(line.split()) for line in told(step, SPLIT)]) + ["[3] means that the stage waits 3 units"],

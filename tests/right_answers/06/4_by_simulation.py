@@ -22,7 +22,7 @@ def orders(stages, micro_batches, most):
 
 
 def zero_bubble(stages, micro_batches):
-    """The best of all ways to put off W boxes, the same for all that stages of a number put off."""
+    """A forward first, and then a backward; each stage keeps back as many W boxes as its number says."""
     found = []
     for stage in range(stages):
         warm = min(stages - 1 - stage, micro_batches)
