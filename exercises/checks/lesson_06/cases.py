@@ -40,7 +40,7 @@ CONVERT_CASES: list[ConvertCase] = [
     (4, [2, 1, 3, 1], 4, 1),
     (4, [1, 2, 1, 2], 6, 3),
 ]
-SAMPLES, LENGTH, VOCABULARY = 2, 5, 7  # samples of a micro-batch, tokens of each
+SAMPLES, LENGTH, VOCABULARY = 2, 4, 5  # samples of a micro-batch, tokens of each
 LR, MOMENTUM = 0.1, 0.9
 
 

@@ -68,24 +68,27 @@ def flat(parameters: Any) -> list[float]:
 
 
 class _Made:
-    """The layers that this rank makes. The first of them notes its forwards and backwards in order."""
+    """Makes this rank's layers, and no others. The first of them notes its forwards and backwards in order."""
 
     def __init__(self, seed: int, case: ConvertCase):
-        _, counts, _, _ = case
-        self.seed, self.layers, self.first = seed, sum(counts), sum(counts[:RANK])
+        ranks, counts, _, _ = case
+        self.seed, self.layers = seed, sum(counts)
+        self.own = range(sum(counts[:RANK]), sum(counts[: RANK + 1]))
+        self.words = f"{ranks} ranks with {', '.join(map(str, counts))} layers"
         self.numbers: list[int] = []
         self.rows: list[int] = []
         self.events: list[str] = []
 
     def __call__(self, i: int) -> nn.Module:
         i = rank_side.whole(i, "The number that `make_layer` got")
-        if not 0 <= i < self.layers:
+        if i not in self.own:
             rank_side.problem(
-                f"`make_layer({i})` is called, and the model has the layers 0 to {self.layers - 1}.", "other layers"
+                f"Rank {RANK} makes layer {i}, and its own are {self.own[0]} to {self.own[-1]} ({self.words}).",
+                "not its own",
             )
         self.numbers.append(i)
         layer = new_layer(self.seed, i, self.layers)
-        if i == self.first:
+        if i == self.own[0]:
             layer.register_forward_hook(self._note)
         return layer
 
@@ -126,7 +129,7 @@ def _train(function: Callable[..., Any], seed: int, case: ConvertCase) -> dict[s
             "type",
         )
     model, losses = value
-    own = [new_layer(seed, i, sum(counts)) for i in range(made.first, made.first + counts[RANK])]
+    own = [new_layer(seed, i, sum(counts)) for i in made.own]
     return {
         "made": made.numbers,
         "rows": sorted(set(made.rows)),

@@ -72,15 +72,12 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, Any], case: ConvertCase) -
 def _layers(seen: list[dict[str, Any]], case: ConvertCase, words: str) -> None:
     _, counts, _, _ = case
     own = [list(range(sum(counts[:rank]), sum(counts[: rank + 1]))) for rank in range(len(counts))]
-    made = [sorted(s["made"]) for s in seen]
-    if made != own:
-        rank = next(rank for rank, numbers in enumerate(made) if numbers != own[rank])
-        whole = set(made[rank]) > set(own[rank])
+    if any(sorted(s["made"]) != numbers for s, numbers in zip(seen, own, strict=True)):
         raise Difference(
-            "whole model" if whole else "other layers",
-            f"Rank {rank} makes {'more than its own layers' if whole else 'other layers than its own'} ({words}).",
+            "layers",
+            f"A rank doesn't make each of its layers once ({words}).",
             "; ".join(f"rank {rank}: {some(numbers)}" for rank, numbers in enumerate(own)),
-            by_rank([f"makes layers {some(numbers)}" for numbers in made]),
+            by_rank([f"makes {some(s['made'])}" for s in seen]),
         )
     lengths = [(len(s["end"]), len(s["start"])) for s in seen]
     if any(got != wanted for got, wanted in lengths):
