@@ -71,12 +71,11 @@ class _Made:
     """Makes this rank's layers, and no others. The first of them notes its forwards and backwards in order."""
 
     def __init__(self, seed: int, case: ConvertCase):
-        ranks, counts, _, _ = case
+        ranks, counts, self.m, _ = case
         self.seed, self.layers = seed, sum(counts)
         self.own = range(sum(counts[:RANK]), sum(counts[: RANK + 1]))
         self.words = f"{ranks} ranks with {', '.join(map(str, counts))} layers"
         self.numbers: list[int] = []
-        self.rows: list[int] = []
         self.events: list[str] = []
 
     def __call__(self, i: int) -> nn.Module:
@@ -93,8 +92,13 @@ class _Made:
         return layer
 
     def _note(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if len(inputs[0]) != SAMPLES:
+            rank_side.problem(
+                f"A forward on rank {RANK} gets {len(inputs[0])} samples, and a micro-batch has {SAMPLES}: the batch of"
+                f" {SAMPLES * self.m} makes {self.m} ({self.words}).",
+                "micro-batches",
+            )
         self.events.append("F")
-        self.rows.append(len(inputs[0]))
         noted: Tensor = NoteBackward.apply(output, self.events, "")
         return noted
 
@@ -132,7 +136,6 @@ def _train(function: Callable[..., Any], seed: int, case: ConvertCase) -> dict[s
     own = [new_layer(seed, i, sum(counts)) for i in made.own]
     return {
         "made": made.numbers,
-        "rows": sorted(set(made.rows)),
         "backwards": made.events.count("B"),
         "in_flight": made.most_in_flight(),
         "start": flat(p for layer in own for p in layer.parameters()),

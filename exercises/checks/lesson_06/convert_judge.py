@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from ..judging import Answer, Difference, apart, by_rank, gap, some
-from .cases import SAMPLES, ConvertCase, convert_cases
+from .cases import ConvertCase, convert_cases
 
 ROUNDING = 1e-9  # in double precision right answers differ by 1e-15, and every mistake here by more than 1e-5
 EXPECTED = "the weights of one process that trains the whole model"
@@ -20,7 +20,7 @@ KNOWN = {
 
 def judge_convert(answer: Answer) -> list[str]:
     draw = random.Random()
-    given = {"cases": convert_cases(draw), "seed": draw.randrange(2**40)}
+    given: dict[str, Any] = {"cases": convert_cases(draw), "seed": draw.randrange(2**40)}
     said = {r"_StageForwardMeta|First stage requires|forward\(\) missing": "first stage"}
     told = answer.on_ranks("convert.train", ranks=max(case[0] for case in given["cases"]), said=said, given=given)
     twins = answer.on_ranks("convert.twins", ranks=1, given=given)[0]["cases"]
@@ -49,13 +49,6 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, Any], case: ConvertCase) -
     ranks, _, m, _ = case
     words = _words(case)
     _layers(seen, case, words)
-    if any(s["rows"] not in ([], [SAMPLES]) for s in seen):
-        raise Difference(
-            "micro-batches",
-            f"The stages don't work on micro-batches of {SAMPLES} samples ({words}).",
-            f"{m} micro-batches: {SAMPLES} of the {SAMPLES * m} samples in each forward",
-            by_rank([f"{some(s['rows'])} samples at once" for s in seen]),
-        )
     moved = [gap(s["start"], s["end"]) > 0 for s in seen]
     if not all(moved):
         raise Difference(

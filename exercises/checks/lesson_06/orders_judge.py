@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from ..judging import Answer, Difference, Got, some
 from .cases import bubble_cases, order_cases
@@ -15,7 +16,7 @@ SHOWN = 24  # boxes of a stage; longer lists are cut
 
 def judge_orders(answer: Answer) -> list[str]:
     draw = random.Random()
-    given = {"orders": order_cases(draw), "zero_bubble": bubble_cases(draw)}
+    given: dict[str, Any] = {"orders": order_cases(draw), "zero_bubble": bubble_cases(draw)}
     found = answer.on_ranks("orders", ranks=1, given=given)[0]
     limited = [(_case(*asked), *asked, lists) for asked, lists in zip(given["orders"], found["orders"], strict=True)]
     split = [

@@ -48,7 +48,8 @@ def orders(answer: ModuleType, given: dict[str, list[list[int]]]) -> None:
         found.append(_lists(limited(stages, m, most, doing=doing), "`orders`"))
     zero = []
     for stages, m in given["zero_bubble"]:
-        zero.append(_lists(split(stages, m, doing=f"ordering {m} micro-batches on {stages} stages"), "`zero_bubble`"))
+        value = split(stages, m, doing=f"ordering {m} micro-batches with W boxes on {stages} stages")
+        zero.append(_lists([] if value is None else value, "`zero_bubble`"))  # None: not written yet
     rank_side.tell(orders=found, zero_bubble=zero)
 
 
