@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
@@ -126,6 +127,10 @@ def _train(function: Callable[..., Any], seed: int, case: ConvertCase) -> dict[s
     made = _Made(seed, case)
     doing = f"training with {m} micro-batches on {ranks} ranks"
     value = function(made, list(counts), new_batches(seed, case), m, LR, doing=doing)
+    if not dist.is_initialized():
+        rank_side.problem(
+            "`train` ends the process group. It was there before, and belongs to the caller.", "group ended"
+        )
     if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], nn.Module):
         rank_side.problem(
             f"`train` returned {rank_side.shown(value)}; it must return (model, losses), and the model is an nn.Module"
@@ -158,13 +163,15 @@ def _numbers(losses: Any) -> list[float]:
 
 # --- the twin ---------------------------------------------------------------------------------------------------------
 
-# How known mistakes change the gradient, given what p.grad held, the mean's gradient, and the number of micro-batches.
-GRADIENTS: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
-    "": lambda old, mean, m: mean,
-    "sum": lambda old, mean, m: mean * m,
-    "divided twice": lambda old, mean, m: mean / m,
-    "old gradients": lambda old, mean, m: old / m + mean,  # the schedule divides all that p.grad holds
-    "old gradients, kept whole": lambda old, mean, m: old + mean,
+# How known mistakes change the gradient, given what p.grad held, the mean's gradient, and the numbers of micro-batches
+# and of ranks.
+GRADIENTS: dict[str, Callable[[Tensor, Tensor, int, int], Tensor]] = {
+    "": lambda old, mean, m, ranks: mean,
+    "sum": lambda old, mean, m, ranks: mean * m,
+    "divided twice": lambda old, mean, m, ranks: mean / m,
+    "averaged": lambda old, mean, m, ranks: mean / ranks,
+    "old gradients": lambda old, mean, m, ranks: old / m + mean,  # the schedule divides all that p.grad holds
+    "old gradients, kept whole": lambda old, mean, m, ranks: old + mean,
 }
 
 
@@ -193,7 +200,7 @@ def _replay(seed: int, case: ConvertCase, how: str) -> dict[str, Any]:
             for x, y in zip(tokens.chunk(m), targets.chunk(m), strict=True)
         ]
         means = torch.autograd.grad(torch.stack(of_micro_batches).mean(), list(model.parameters()))
-        held = [GRADIENTS[how](old, mean, m) for old, mean in zip(held, means, strict=True)]
+        held = [GRADIENTS[how](old, mean, m, ranks) for old, mean in zip(held, means, strict=True)]
         for p, grad in zip(model.parameters(), held, strict=True):
             p.grad = grad.clone()
         optimizer.step()

@@ -13,6 +13,7 @@ EXPECTED = "the weights of one process that trains the whole model"
 KNOWN = {
     "sum": ("sum", "Gradients are as large as those of the sum of all micro-batches' losses"),
     "divided twice": ("divided twice", "Gradients are too small: they're divided by the number of micro-batches twice"),
+    "averaged": ("averaged", "Gradients are divided by the number of ranks"),
     "old gradients": ("old gradients", "Gradients of earlier batches count again"),
     "old gradients, kept whole": ("old gradients", "Gradients of earlier batches count again"),
 }

@@ -137,7 +137,7 @@ def _length(orders: Orders, m: int, most: int, case: str) -> None:
     elif "".join(first).startswith(groups + "F") and room > 1:
         symptom = "in groups"
     elif most < stages:
-        symptom = "waits for a forward"
+        symptom = "little room"
     raise Difference(
         symptom,
         f"The step takes {step.length} units ({case}).",
