@@ -80,7 +80,7 @@ class _Made:
         self.events: list[str] = []
 
     def __call__(self, i: int) -> nn.Module:
-        i = rank_side.whole(i, "The number that `make_layer` got")
+        i = int(i)
         if i not in self.own:
             rank_side.problem(
                 f"Rank {RANK} makes layer {i}, and its own are {self.own[0]} to {self.own[-1]} ({self.words}).",
@@ -93,6 +93,8 @@ class _Made:
         return layer
 
     def _note(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return output
         if len(inputs[0]) != SAMPLES:
             rank_side.problem(
                 f"A forward on rank {RANK} gets {len(inputs[0])} samples, and a micro-batch has {SAMPLES}: the batch of"
