@@ -141,7 +141,7 @@ def _length(orders: Orders, m: int, most: int, case: str) -> None:
     raise Difference(
         symptom,
         f"The step takes {step.length} units ({case}).",
-        f"{best}, which another order reaches",
+        f"{best} units, which another order reaches",
         _by_stage([_cut(line.split()) for line in told(step, FULL)]) + ["[3] means that the stage waits 3 units"],
     )
 
@@ -160,6 +160,6 @@ def _length_split(orders: Orders, m: int, at_once: bool, case: str) -> None:
     raise Difference(
         "W at once" if at_once else "W elsewhere",
         f"The step takes {step.length} units ({case}).",
-        f"{best}, which another order reaches",
+        f"{best} units, which another order reaches",
         _by_stage([_cut(line.split()) for line in told(step, SPLIT)]) + ["[3] means that the stage waits 3 units"],
     )

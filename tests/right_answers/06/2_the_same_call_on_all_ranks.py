@@ -21,7 +21,7 @@ def train(make_layer, counts, batches, micro_batches, lr):
     for tokens, targets in batches:
         parts = []
         # what a stage has no use for, it leaves alone
-        schedule.step(tokens, target=targets, losses=parts, return_outputs=False)
+        schedule.step(tokens, target=targets, losses=parts)
         sgd.step()
         sgd.zero_grad()
         history.append(sum(float(loss) for loss in parts) / micro_batches)
