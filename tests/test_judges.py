@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
-from conftest import checks
+from conftest import ROOT, checks
 
 from course_utils.check import check_exercise
 
@@ -18,6 +20,7 @@ accuracy, trainers, checkpoint = (
     checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainers", "checkpoint_judge")
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
+orders = checks("lesson_06.orders")
 
 
 def symptom(decide: Any, *args: Any) -> str:
@@ -215,6 +218,51 @@ def test_noise_that_must_differ_and_does_not() -> None:
         ("many", [first, [*first[1:], 7], *others[1:]], "borrowed"),
     ):
         assert symptom(lambda n=name, v=value: noise.decide(noise.compare(told_noise() | {n: v}, 5))) == found
+
+
+# --- 06.4 -------------------------------------------------------------------------------------------------------------
+
+
+def every(kinds: str, m: int) -> list[tuple[str, ...]]:
+    """All orders in which a stage can go through its boxes."""
+    boxes = [f"{kind}{i}" for kind in kinds for i in range(m)]
+    pairs = [(f"{a}{i}", f"{b}{i}") for a, b in itertools.pairwise(kinds) for i in range(m)]
+    return [o for o in itertools.permutations(boxes) if all(o.index(a) < o.index(b) for a, b in pairs)]
+
+
+def shortest_of(lists: list[tuple[str, ...]], stages: int, takes: dict[str, int]) -> int:
+    steps = (orders.run(chosen, takes) for chosen in itertools.product(lists, repeat=stages))
+    return min(step.length for step in steps if not step.stuck)
+
+
+@pytest.mark.parametrize(("stages", "m"), [(1, 3), (2, 2), (2, 3), (3, 2)])
+def test_no_order_of_boxes_makes_a_shorter_step(stages: int, m: int) -> None:
+    for most in range(1, min(m, 2) + 1):
+        fitting = [boxes for boxes in every("FB", m) if orders.in_flight(boxes, "B") <= most]
+        assert shortest_of(fitting, stages, orders.FULL) == orders.shortest(stages, m, most)
+
+
+@pytest.mark.parametrize(("stages", "m"), [(1, 2), (2, 1), (2, 2), (3, 1)])
+def test_no_order_of_boxes_with_weights_of_their_own_makes_a_shorter_step(stages: int, m: int) -> None:
+    fitting = [boxes for boxes in every("FIW", m) if orders.in_flight(boxes, "W") <= stages]
+    assert shortest_of(fitting, stages, orders.SPLIT) == orders.shortest_split(stages, m)
+
+
+def test_the_lists_that_the_exercise_fills_in_take_as_long_as_it_says() -> None:
+    lists = ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 B0 B1 F2 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
+    said = nbformat.read(ROOT / "solutions/06_model_and_pipeline_parallel_solutions.ipynb", as_version=4)
+    (text,) = (cell.source for cell in said.cells if cell.source.startswith("## 06.4"))
+    assert all(f"Stage {stage}: {boxes}." in text for stage, boxes in enumerate(lists))
+    step = orders.run([boxes.split() for boxes in lists], orders.FULL)
+    assert step.length == orders.shortest(3, 4, 2) == 21 and "That's 21 units" in text
+    assert (orders.shortest(3, 4, 3), orders.shortest(3, 4, 1)) == (18, 36)
+    assert "room for three it takes 18 units, with room for one 36" in text
+    lists[1] = "F0 F1 B0 F2 B1 F3 B2 B3"
+    step = orders.run([boxes.split() for boxes in lists], orders.FULL)
+    assert step.length == 24 and "the step would take 24" in text
+    assert orders.told(step, orders.FULL)[1] == "[1] F0 F1 [2] B0 [3] F2 B1 [3] F3 B2 [1] B3"
+    assert orders.run([["F0", "F1", "B0", "B1"], ["F1", "F0", "B1", "B0"]], orders.FULL).length == 12
+    assert orders.run([["F0", "B0", "F1", "B1"], ["F1", "F0", "B1", "B0"]], orders.FULL).stuck == [(0, "B0"), (1, "F1")]
 
 
 # --- apart ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ from itertools import accumulate
 from typing import Any
 
 from ..judging import Answer, Difference, Exercise, by_rank, gap, some
-from .cases import GPIPE_CASES, ROWS, WIDTH, balance_cases, enough_cases, plan_cases, span_cases
+from .cases import GPIPE_CASES, ROWS, WIDTH, balance_cases
+from .convert_judge import judge_convert
+from .orders_judge import judge_orders
 
 # --- 06.1 -------------------------------------------------------------------------------------------------------------
 
@@ -69,93 +71,6 @@ def judge_balance(answer: Answer) -> list[str]:
         ),
         "the slowest stage is as fast as in the best of all divisions",
     ]
-
-
-# --- 06.2 -------------------------------------------------------------------------------------------------------------
-
-
-def _spans_facts(spans: Sequence[tuple[int, float, float]]) -> dict[str, float]:
-    """The bubble, and what known mistakes make of it."""
-    stages = sorted({s for s, _, _ in spans})
-    busy = {s: sum(end - start for stage, start, end in spans if stage == s) for s in stages}
-    first, last = min(start for _, start, _ in spans), max(end for _, _, end in spans)
-    inside = {s: max(e for g, _, e in spans if g == s) - min(b for g, b, _ in spans if g == s) for s in stages}
-    work = sum(busy.values())
-    return {
-        "bubble": 1 - work / (len(stages) * (last - first)),
-        "gaps only": 1 - work / sum(inside.values()),
-        "clock": 1 - work / (len(stages) * last),
-        "first stage's clock": 1 - work / (len(stages) * (last - min(b for s, b, _ in spans if s == stages[0]))),
-        "busy": work / (len(stages) * (last - first)),
-        "seconds": len(stages) * (last - first) - work,
-        "not shared": len(stages) - work / (last - first),
-        "one stage": 1 - busy[stages[0]] / (last - first),
-        "overhead": len(stages) * (last - first) / work - 1,
-    }
-
-
-def judge_bubble(answer: Answer) -> list[str]:
-    told = answer.on_ranks("bubble", ranks=1)[0]
-    asked = span_cases(told["seed"])
-    facts = [_spans_facts(spans) for spans in asked]
-    said = {
-        "gaps only": "Each stage's time is counted only from its own first box to its own last one.",
-        "clock": "The step is counted from time 0, but its first box begins later.",
-        "first stage's clock": "The step is counted from the first stage's first box; another stage begins earlier.",
-        "busy": "This is the share of the time in which stages compute.",
-        "seconds": "These are seconds, not a share.",
-        "not shared": "The idle time of all stages is divided by the length of one step.",
-        "one stage": "This is one stage's idle time.",
-        "overhead": "The idle time is divided by the time in which stages compute.",
-    }
-    for i, (value, fact) in enumerate(zip(told["shares"], facts, strict=True)):
-        if abs(value - fact["bubble"]) > 1e-9:
-            # A mistake has to explain all answers: several may explain a single one.
-            known = [
-                name
-                for name in said
-                if all(abs(v - f[name]) < 1e-9 for v, f in zip(told["shares"], facts, strict=True))
-            ]
-            case = f"the {len(asked[i])} boxes {some(asked[i], 4)}"
-            expected = f"{fact['bubble']:.4f}: this share of all stages' time is idle"
-            raise Difference(
-                known[0] if known else "wrong share",
-                said[known[0]] if known else f"The bubble isn't right ({case}).",
-                expected,
-                [f"{value:.4f}" if f"{value:.4f}" != f"{fact['bubble']:.4f}" else f"{value:.12f}"],
-            )
-    limits = enough_cases(told["seed"])
-    _enough(told["counts"], limits)
-    return [
-        f"{len(asked)} measured steps of 1 to 4 stages, on clocks that start anywhere: the share of idle time",
-        f"{len(limits)} times the least number of micro-batches for a bubble of less than 1% to 90%",
-    ]
-
-
-def _least(stages: int, most: float, over: int) -> int:
-    """The least m with (stages - 1) / (m + over) at most `most`."""
-    return next(m for m in range(1, 100_000) if (stages - 1) / (m + over) <= most + 1e-12)
-
-
-def _enough(counts: list[int], limits: list[tuple[int, float]]) -> None:
-    """Every count is the least number of micro-batches with a bubble that is small enough."""
-    ideal = [_least(stages, most, 0) for stages, most in limits]
-    for (stages, most), m in zip(limits, counts, strict=True):
-        right = _least(stages, most, stages - 1)
-        if m == right:
-            continue
-        case = f"{stages} stage{'s' * (stages > 1)}, a bubble of at most {most:.6g}"
-        less = f", and {right - 1} would leave {(stages - 1) / (right + stages - 2):.1%}" if right > 1 else ""
-        expected = f"{right}: {(stages - 1) / (right + stages - 1):.1%}{less}"
-        if m < 1:
-            raise Difference("none", f"{m} micro-batches are no batch at all ({case}).", expected, [str(m)])
-        symptom = "ideal time" if counts == ideal else "too few" if m < right else "too many"
-        raise Difference(
-            symptom,
-            f"With {m} micro-batches the bubble is {(stages - 1) / (m + stages - 1):.1%} ({case}).",
-            expected,
-            [str(m)],
-        )
 
 
 # --- 06.3 -------------------------------------------------------------------------------------------------------------
@@ -290,87 +205,14 @@ def _messages(seen: list[dict[str, Any]], ranks: int, m: int, case: str) -> None
         )
 
 
-# --- 06.4 -------------------------------------------------------------------------------------------------------------
-
-
-def _plan_facts(
-    compute_s: float, n: int, gradient: float, activation: float, m: int, rate: float
-) -> dict[str, tuple[float, float]]:
-    """Both times, and what known mistakes make of them: (data parallel, pipeline)."""
-    shared, ring = compute_s / n, 2 * (n - 1) / n * gradient / rate
-    box, message = compute_s / (n * m), activation / rate
-    right = (shared + ring, (m + n - 1) * (box + 2 * message))
-    return {
-        "": right,
-        "whole gradients once": (shared + gradient / rate, right[1]),
-        "whole gradients twice": (shared + 2 * gradient / rate, right[1]),
-        "half a ring": (shared + ring / 2, right[1]),
-        "no sum": (shared, right[1]),
-        "not divided": (compute_s + ring, right[1]),
-        "no bubble": (right[0], m * (box + 2 * message)),
-        "one box too many": (right[0], (m + n) * (box + 2 * message)),
-        "one message": (right[0], (m + n - 1) * (box + message)),
-        "no messages": (right[0], (m + n - 1) * box),
-        "messages outside the bubble": (right[0], (m + n - 1) * box + 2 * m * message),
-        "whole stages": (right[0], (m + n - 1) * (compute_s / n + 2 * message)),
-        "whole micro-batches": (right[0], (m + n - 1) * (compute_s / m + 2 * message)),
-    }
-
-
-def judge_plan(answer: Answer) -> list[str]:
-    told = answer.on_ranks("plan", ranks=1)[0]
-    cases = plan_cases(told["seed"])
-    facts = [_plan_facts(*inputs) for inputs, _ in cases]
-    for i, what in enumerate(("data parallel", "the pipeline")):
-        values = [pair[i] for pair in told["times"]]
-        wanted = [fact[""][i] for fact in facts]
-        for value, want, (inputs, _) in zip(values, wanted, cases, strict=True):
-            if abs(value - want) > 1e-6 * want:
-                known = [
-                    k
-                    for k in facts[0]
-                    if k and all(abs(v - f[k][i]) <= 1e-6 * f[k][i] for v, f in zip(values, facts, strict=True))
-                ]
-                case = (
-                    f"{inputs[1]} devices, m = {inputs[4]}, {inputs[2] / 1e9:g} GB of gradients, {inputs[3] / 1e6:g} MB"
-                    f" an activation, {inputs[5] / 1e9:g} GB/s"
-                )
-                symptom = known[0] if known else f"time of {what}"
-                raise Difference(
-                    symptom,
-                    f"The time of a step of {what} is wrong ({case}).",
-                    f"{want * 1e3:.2f} ms",
-                    [f"{value * 1e3:.2f} ms" if abs(value - want) > 1e-5 else f"{value * 1e3:.9g} ms"],
-                )
-    for name, fact, (inputs, (state, memory)) in zip(told["names"], facts, cases, strict=True):
-        quick = "data parallel" if fact[""][0] <= fact[""][1] else "pipeline"
-        right = "neither" if state / inputs[1] > memory else "pipeline" if state > memory else quick
-        if name != right:
-            took = " and ".join(f"{seconds * 1e3:.0f} ms" for seconds in fact[""])
-            case = (
-                f"{state / 1e9:g} GB of state, {inputs[1]} devices of {memory / 1e9:g} GB; data parallel and pipeline"
-                f" take {took}"
-            )
-            symptom = (
-                "does not fit"
-                if state > memory
-                else "slower"
-                if name in ("data parallel", "pipeline", "neither")
-                else "name"
-            )
-            raise Difference(symptom, f"The answer is {name!r} ({case}).", repr(right), [repr(name)])
-    return [
-        f"{len(cases)} models and clusters: both step times",
-        "the faster one of those that fit, or neither if none fits",
-    ]
-
+SCRIPT = "d65ac8d95b8b"  # the script of 06.2 as the notebook hands it out; a test compares it
 
 EXERCISES = {
     e.name: e
     for e in [
         Exercise("06.1", "balance the stages", judge_balance, how=""),
-        Exercise("06.2", "compute a bubble", judge_bubble, how=""),
+        Exercise("06.2", "from a script to stages", judge_convert, handed_out=SCRIPT),
         Exercise("06.3", "write a GPipe step", judge_gpipe),
-        Exercise("06.4", "pipeline or data parallel?", judge_plan, how=""),
+        Exercise("06.4", "put the boxes in order", judge_orders, how="by simulation"),
     ]
 }

@@ -14,9 +14,9 @@ from torch.nn.functional import mse_loss
 
 from .. import rank_side
 from ..rank_side import RANK
-from .cases import GPIPE_CASES, OVERLAP_S, ROWS, WIDTH, balance_cases, enough_cases, plan_cases, span_cases
+from .cases import GPIPE_CASES, OVERLAP_S, ROWS, WIDTH, balance_cases
 
-# --- 06.1, 06.2, 06.4: no ranks needed --------------------------------------------------------------------------------
+# --- 06.1, 06.4: no ranks needed --------------------------------------------------------------------------------------
 
 
 def balance(answer: ModuleType) -> None:
@@ -38,70 +38,36 @@ def balance(answer: ModuleType) -> None:
     rank_side.tell(seed=rank_side.launch_seed(), counts=counts)
 
 
-def bubble(answer: ModuleType) -> None:
-    share = rank_side.function(answer, "bubble", "spans")
-    enough = rank_side.function(answer, "enough_micro_batches", "stages", "most")
-    seed = rank_side.launch_seed()
-    shares = [
-        rank_side.number(share(list(spans), doing=f"computing the bubble of {len(spans)} spans"), "`bubble`")
-        for spans in span_cases(seed)
-    ]
-    counts = []
-    for stages, most in enough_cases(seed):
-        value = rank_side.number(
-            enough(stages, most, doing=f"asking for a bubble of {most} with {stages} stages"), "`enough_micro_batches`"
-        )
-        if value != int(value):
-            rank_side.problem(
-                f"`enough_micro_batches({stages}, {most})` returned {value}; micro-batches come in whole numbers.",
-                "not whole",
-            )
-        counts.append(int(value))
-    rank_side.tell(seed=seed, shares=shares, counts=counts)
+def orders(answer: ModuleType, given: dict[str, list[list[int]]]) -> None:
+    """The lists that the two functions of 06.4 return, as they are."""
+    limited = rank_side.function(answer, "orders", "stages", "micro_batches", "most")
+    split = rank_side.function(answer, "zero_bubble", "stages", "micro_batches")
+    found = []
+    for stages, m, most in given["orders"]:
+        doing = f"ordering {m} micro-batches on {stages} stages with room for {most}"
+        found.append(_lists(limited(stages, m, most, doing=doing), "`orders`"))
+    zero = []
+    for stages, m in given["zero_bubble"]:
+        value = split(stages, m, doing=f"ordering {m} micro-batches with W boxes on {stages} stages")
+        zero.append(_lists([] if value is None else value, "`zero_bubble`"))  # None: not written yet
+    rank_side.tell(orders=found, zero_bubble=zero)
 
 
-def plan(answer: ModuleType) -> None:
-    times = rank_side.function(
-        answer,
-        "step_times",
-        "compute_s",
-        "devices",
-        "gradient_bytes",
-        "activation_bytes",
-        "micro_batches",
-        "bandwidth_Bps",
-    )
-    chosen = rank_side.function(
-        answer,
-        "plan",
-        "compute_s",
-        "devices",
-        "gradient_bytes",
-        "activation_bytes",
-        "micro_batches",
-        "bandwidth_Bps",
-        "state_bytes",
-        "memory_bytes",
-    )
-    pairs, names = [], []
-    for inputs, memory in plan_cases(rank_side.launch_seed()):
-        value = times(*inputs, doing=f"timing a step on {inputs[1]} devices")
-        if not isinstance(value, (list, tuple)) or len(value) != 2:
+def _lists(value: Any, what: str) -> list[list[str]]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(boxes, (list, tuple)) for boxes in value):
+        rank_side.problem(f"{what} returned {rank_side.shown(value)}; it must return a list for each stage.", "type")
+    for box in (box for boxes in value for box in boxes):
+        if not isinstance(box, str):
             rank_side.problem(
-                f"`step_times` returned {rank_side.shown(value)}; it must return two numbers, the seconds of data"
-                " parallel and of the pipeline.",
-                "type",
+                f"{what} returned a list with {rank_side.shown(box)} in it; a box is a str such as 'F0'.", "type"
             )
-        pairs.append([rank_side.number(v, "`step_times`") for v in value])
-        name = chosen(*inputs, *memory, doing=f"choosing for {inputs[1]} devices")
-        names.append(name if isinstance(name, str) else rank_side.shown(name))
-    rank_side.tell(seed=rank_side.launch_seed(), times=pairs, names=names)
+    return [list(boxes) for boxes in value]
 
 
 # --- 06.3: a GPipe loop -----------------------------------------------------------------------------------------------
 
 
-class _NoteBackward(torch.autograd.Function):
+class NoteBackward(torch.autograd.Function):
     """Notes when the backward of a micro-batch begins."""
 
     @staticmethod
@@ -131,7 +97,7 @@ class Stage(nn.Module):
         self.events.append(f"F{i}")
         self.memory.add(x.data_ptr())
         self.gate(i)
-        result: Tensor = _NoteBackward.apply(self.layers(x), self.events, i)
+        result: Tensor = NoteBackward.apply(self.layers(x), self.events, i)
         return result
 
 
