@@ -325,8 +325,8 @@ def test_the_scaler(guess: Any, said: str, capsys: Said) -> None:
     out = text(capsys)
     assert said in out and "The loss falls from 5.70 to 2.50 all the same." in out
     assert figure.mpl.get_suptitle() == "16 of 60 steps skipped"
-    for never in (scaled(SKIPS, last=5.6), scaled(list(range(60)))):
-        with pytest.raises(ClaimError, match="finds its scale"):
+    for never, what in ((scaled(SKIPS, last=5.6), "fp16 learns"), (scaled(list(range(60))), "finds its scale")):
+        with pytest.raises(ClaimError, match=what):
             lesson_08.show_scaler(never, guess)
 
 
