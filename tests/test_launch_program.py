@@ -581,16 +581,16 @@ for i in range(300):
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 def test_a_module_is_run_as_python_does(kernel: Kernel, tmp_path: Path, engine: str) -> None:
-    """`%ranks -m pkg.train`: its arguments, its package, its relative imports, its folder; compared with `python
-    -m`."""
+    """`%ranks -m pkg.train`: its arguments, also while its package is imported, its package, its relative imports, its
+    folder; compared with `python -m`."""
     package = tmp_path / "pkg"
     package.mkdir()
-    (package / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("import sys\nargv = list(sys.argv)\n")
     (package / "model.py").write_text("size = 7\n")
-    look = "import json, os, pickle, sys\nfrom .model import size\nclass Thing: pass\n"
+    look = "import json, os, pickle, sys\nfrom . import argv\nfrom .model import size\nclass Thing: pass\n"
     look += "same = type(pickle.loads(pickle.dumps(Thing()))) is Thing\n"
     look += (
-        "print('seen', json.dumps([size, sys.argv, sys.path[0], __name__, __package__, __spec__.name, __file__,"
+        "print('seen', json.dumps([size, argv, sys.argv, sys.path[0], __name__, __package__, __spec__.name, __file__,"
         " same]))\n"
     )
     (package / "train.py").write_text(look)

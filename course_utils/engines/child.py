@@ -236,6 +236,7 @@ def _module(main: types.ModuleType, program: list[str]) -> types.CodeType:
     """The code that `python -m` would run; for a package, that's its `__main__`."""
     import importlib.util
 
+    sys.argv = ["-m", *program[1:]]  # as Python has it while it imports the packages around the module
     spec: ModuleSpec | None = importlib.util.find_spec(program[0])
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{program[0]}.__main__")
