@@ -175,19 +175,21 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     ("guess", "said"),
     [
         (..., "494 ms in float32, 62 with autocast: 7.9 times as fast."),
-        (8, "You said 8 times: you've read about tensor cores."),
-        (2, "You said 2 times. That's what half the bytes bring"),
-        (16, "You said 16 times. That's the ratio of the two rates"),
-        (11, "You said 11 times. Norms, the loss"),
-        (4, "You said 4 times. It's more than the bytes"),
-        (0, "Your bet should be a number, such as 2."),
+        (74, "You said 74%: you remembered what stays in float32."),
+        (50, "You said 50%. That's half the bits everywhere. But"),
+        (20, "You said 20%. Weights, gradients"),
+        (110, "You said 110%. Activations do shrink."),
+        (0, "Your bet should be a percentage, such as 60."),
     ],
 )
 def test_the_steps(guess: Any, said: str, emulated: None, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     figure = lesson_08.show_steps(guess)
     out = text(capsys)
-    assert said in out and "With TF32 it's 89 ms. Compared with that, autocast gains a factor of 1.4." in out
-    assert "8.5 GB in float32, and 6.3 with autocast" in out and "T4, bf16: emulated" in figure.summary
+    assert said in out and "494 ms in float32, 89 with TF32 and 62 with autocast" in out and "a factor of 1.4" in out
+    assert (
+        "74%: at its fullest moment it holds 6.3 GB, and 8.5 in float32" in out
+        and "T4, bf16: emulated" in figure.summary
+    )
     slow = STEPS | {"A100": STEPS["A100"] | {"bf16": Step(0.2, 6.3e9)}}
     monkeypatch.setattr(speeds, "steps", lambda: slow)
     with pytest.raises(ClaimError, match="over 5 times"):
@@ -357,13 +359,13 @@ def test_the_stairs(tmp_path: Path, capsys: Said) -> None:
     program = tmp_path / "tidy.py"
     program.write_text(TIDY)
     tidy = launch(program, 1, device="cpu", threads=1, quiet=True)
-    figure = lesson_08.show_stairs(tidy, "stairs")
+    figure = lesson_08.show_tidy(tidy, "stairs")
     out = text(capsys)
     assert "the loss is the same in all 3 steps" in out and "You said stairs: and it didn't take you a week" in out
     assert "✓ with one block an epoch, the loss stands still" in out and "a block in each step" in figure.summary
     right = lesson_08._forgetting(tidy)
     with pytest.raises(ClaimError, match="stands still"):
-        lesson_08.show_stairs(right)
+        lesson_08.show_tidy(right)
     program.write_text(TIDY.replace("optimizer.step()", "pass"))
     with pytest.raises(ValueError, match="0 times, and should be there once"):
         lesson_08._forgetting(run(script=program))
@@ -381,7 +383,7 @@ def test_the_stairs(tmp_path: Path, capsys: Said) -> None:
 def test_bets_on_the_stairs(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
     right = run(*({"loss": 2.0 - 0.1 * i} for i in range(8)))
     monkeypatch.setattr(lesson_08, "_forgetting", lambda tidy: right)
-    lesson_08.show_stairs(run(*({"loss": loss} for loss in (2.0, 2.0, 1.8, 1.8, 1.6, 1.6, 1.4, 1.4))), guess)
+    lesson_08.show_tidy(run(*({"loss": loss} for loss in (2.0, 2.0, 1.8, 1.8, 1.6, 1.6, 1.4, 1.4))), guess)
     assert said in text(capsys)
 
 

@@ -101,7 +101,7 @@ def frozen() -> Run:
 
 
 @figure_first
-def show_stairs(run: Run, guess: Guess = ...) -> Figure:
+def show_tidy(run: Run, guess: Guess = ...) -> Figure:
     """The loss of a training with one autocast block an epoch, next to one that forgets the copies in each step."""
     losses, right = run.values("loss"), _forgetting(run).values("loss")
     steps = len(losses) // 4

@@ -94,8 +94,8 @@ def show_scaler(run: Run, guess: Guess = ...) -> Figure:
         kind="a number from 0 to 60",
     )
     say(
-        f"It skips {len(halvings)} of {len(skipped)} steps: the first {settled}, until S fits, and later one each time"
-        f" it tries a larger S. {answer}"
+        f"It skips {len(halvings)} of {len(skipped)} steps: the first {settled}, until S fits, and later one now"
+        f" and then, when a larger S doesn't. {answer}"
     )
     say(f"The loss falls from {losses[0]:.2f} to {losses[-1]:.2f} all the same.")
     after = [later / scale for scale, later in itertools.pairwise(scales)]

@@ -54,32 +54,30 @@ def show_steps(guess: Guess = ...) -> Figure:
     a100, short, t4 = found["A100"], found["A100, one short text"], found["T4"]
     times = a100["fp32"].s / a100["bf16"].s
     left = a100["TF32"].s / a100["bf16"].s
+    full, half = a100["fp32"].nbytes, a100["bf16"].nbytes
     answer = bet(
         guess,
-        times,
-        close="you've read about tensor cores.",
-        over="Norms, the loss and the optimizer gain little, since they wait for memory.",
-        under="It's more than the bytes: the A100 has other circuits for 16 bits.",
-        unit=" times",
-        traps={
-            2: "That's what half the bytes bring, and the A100 also has other circuits for 16 bits.",
-            (14.0, 18.0): "That's the ratio of the two rates, and not all of a step is products.",
-        },
-        kind="a number, such as 2",
+        100 * half / full,
+        close="you remembered what stays in float32.",
+        over="Activations do shrink.",
+        under="Weights, gradients and Adam's state stay in float32, and 16-bit copies of the weights come on top.",
+        unit="%",
+        within=0.1,
+        traps={50: "That's half the bits everywhere. But weights, gradients and Adam's state stay in float32."},
+        kind="a percentage, such as 60",
         positive=True,
     )
     say(
-        f"{a100['fp32'].s * 1e3:.0f} ms in float32, {a100['bf16'].s * 1e3:.0f} with autocast: {times:.1f} times as"
-        f" fast. {answer}"
+        f"{half / full:.0%}: at its fullest moment it holds {half / 1e9:.1f} GB, and {full / 1e9:.1f} in float32."
+        f" {answer}"
     )
-    say(f"With TF32 it's {a100['TF32'].s * 1e3:.0f} ms. Compared with that, autocast gains a factor of {left:.1f}.")
+    say(
+        f"A step takes {a100['fp32'].s * 1e3:.0f} ms in float32, {a100['TF32'].s * 1e3:.0f} with TF32 and"
+        f" {a100['bf16'].s * 1e3:.0f} with autocast. Compared with TF32 that's a factor of {left:.1f}."
+    )
     say(
         f"With one text of 64 tokens, a step takes {short['fp32'].s * 1e3:.1f} ms in float32 and"
         f" {short['bf16'].s * 1e3:.1f} with autocast. There the GPU waits for Python, and casts are more to wait for."
-    )
-    say(
-        f"At its fullest moment the A100 holds {a100['fp32'].nbytes / 1e9:.1f} GB in float32, and"
-        f" {a100['bf16'].nbytes / 1e9:.1f} with autocast."
     )
     claim(
         "on an A100 autocast is over 5 times as fast as float32, and not twice as fast as TF32",
@@ -173,5 +171,6 @@ def show_here() -> Figure:
     if has:
         say(f"For products in {name} your {on} has {' and '.join(has)}.")
     else:
-        say(f"Your {on} has no instructions for {name}. It converts, and that costs more than it saves.")
+        costs = " It converts, and that costs more than it saves." * (times < 1)
+        say(f"Your {on} shows no instructions for {name}.{costs}")
     return figures.bars({"float32": full, f"autocast to {name}": mixed}, title=title)

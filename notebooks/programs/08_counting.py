@@ -27,24 +27,27 @@ def train(way, power, steps, lr):
     if way == "bf16 model":
         model.bfloat16()
     before = [p.detach().clone() for p in model.parameters()]
+    asked = [torch.zeros_like(p, dtype=torch.bool) for p in model.parameters()]  # rows of tokens that never come aren't
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     for step in range(steps):
         x, y = sequences(random)
         with torch.autocast(device().type, dtype=dtype) if dtype else nullcontext():
             loss = cross_entropy(model(x).flatten(0, 1), y)
         (loss * 2.0**power).backward()
-        for p in model.parameters():
+        for p, ever in zip(model.parameters(), asked, strict=True):
             p.grad *= 2.0**-power
+            ever |= p.grad != 0
         optimizer.step()
         optimizer.zero_grad()
         report(way=way, power=power, step=step, loss=loss)
         if not loss.isfinite():
             break
-    old, new = (torch.cat([p.detach().flatten() for p in each]) for each in (before, model.parameters()))
-    report(way=way, power=power, same=(old == new).float().mean())
+    old, new, ever = (torch.cat([p.detach().flatten() for p in each]) for each in (before, model.parameters(), asked))
+    report(way=way, power=power, same=(old == new)[ever].float().mean())
     exponents = torch.frexp(old.float())[1] - 1  # of the power of two at or below each weight
-    for exponent in exponents[old != 0].unique().tolist():
-        here = (exponents == exponent) & (old != 0)
+    counted = ever & (old != 0)
+    for exponent in exponents[counted].unique().tolist():
+        here = (exponents == exponent) & counted
         kept = (here & (old == new)).sum()
         report(way=way, power=power, exponent=exponent, kept=kept, moved=here.sum() - kept)
     return model, random
