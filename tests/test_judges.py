@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import checks
+from conftest import ROOT, checks
 
 from course_utils.check import check_exercise
 
@@ -18,6 +19,7 @@ accuracy, trainers, checkpoint = (
     checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainers", "checkpoint_judge")
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
+bounded, overwritten, lesson_07 = (checks(f"lesson_07.{name}") for name in ("bounded", "overwritten", "cases"))
 
 
 def symptom(decide: Any, *args: Any) -> str:
@@ -215,6 +217,56 @@ def test_noise_that_must_differ_and_does_not() -> None:
         ("many", [first, [*first[1:], 7], *others[1:]], "borrowed"),
     ):
         assert symptom(lambda n=name, v=value: noise.decide(noise.compare(told_noise() | {n: v}, 5))) == found
+
+
+# --- 07.2, 07.3 -------------------------------------------------------------------------------------------------------
+
+
+def said_in_lesson_07(beginning: str) -> str:
+    notebook = json.loads((ROOT / "solutions/07_rpc_and_hogwild_solutions.ipynb").read_text())
+    texts = ["".join(cell["source"]) for cell in notebook["cells"]]
+    (text,) = (text for text in texts if text.startswith(beginning))
+    return text
+
+
+@pytest.mark.parametrize(("trainers", "ahead"), [(2, 0), (3, 1), (3, 2), (4, 1)])
+def test_a_bound_on_who_is_ahead_is_one_on_age(trainers: int, ahead: int) -> None:
+    """While one computes, each of the others makes at most 2 * ahead + 1 updates, as the text says: that is reached."""
+    assert "that's `2 * ahead + 1` updates each" in said_in_lesson_07("Everything that can end a wait")
+    draw, ages = random.Random(0), [0]
+    for _ in range(200):
+        server = bounded.Bounded(trainers, ahead)
+        speed = [draw.choice([1, 20]) for _ in range(trainers)]
+        for _ in range(100):
+            speed = [draw.choice([1, 20]) for _ in range(trainers)] if draw.random() < 0.1 else speed
+            free = [t for t in server.made if t not in server.waiting]
+            (trainer,) = draw.choices(free, [speed[t] for t in free])
+            age = server.call(f"{'u' if trainer in server.read_at else 'r'}{trainer}").age
+            ages.append(age or 0)
+            assert max(map(server.lead, server.made)) <= ahead + 1
+    assert max(ages) == (trainers - 1) * (2 * ahead + 1)
+
+
+def test_the_calls_that_the_exercise_shows_are_answered_as_it_says() -> None:
+    text = said_in_lesson_07("## 07.2").partition("|---|---|")[2]
+    server = bounded.Bounded(2, 1)
+    for call in ("r0", "u0", "r0", "u0", "r0", "r1", "u1"):
+        said = server.call(call)
+        row = f"trainer {call[1]} {'reads' if call[0] == 'r' else 'updates'} | "
+        row += f"age {said.age}" if call[0] == "u" else "at once, version" if said.answers else "not yet"
+        _, found, text = text.partition(row)
+        assert found, row
+        if call[0] == "r" and said.answers:
+            assert text.startswith(f" {said.answers[int(call[1])]}"), row
+    assert text.startswith(f", and now trainer 0 gets version {said.answers[0]}")
+
+
+def test_the_log_that_the_exercise_shows_is_read_as_it_says() -> None:
+    text = said_in_lesson_07("## 07.3")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    log = [(int(trainer), int(read), int(wrote)) for trainer, read, wrote in rows]
+    assert log in lesson_07.LOGS and f"{overwritten.lost(log)}" in text
+    assert overwritten.contents(log)[6] == {2, 4, 6} and "has the updates 2, 4 and 6" in text
 
 
 # --- apart ------------------------------------------------------------------------------------------------------------
