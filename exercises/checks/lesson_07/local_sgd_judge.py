@@ -120,7 +120,7 @@ def _together(seen: list[dict[str, Any]], sent: list[list[int]], step: int, case
         silent = not any(own[step] for own in sent)
         symptom = "last round" if silent and rest else "never" if silent else "gradients" if in_step else "not alike"
         what = {
-            "last round": f"The last {steps % every} steps are never averaged",
+            "last round": "The last round, a shorter one, is never averaged",
             "never": "A round is over and nothing is sent",
             "gradients": "What's averaged here is the gradients of one step",
             "not alike": "Something is sent",

@@ -47,8 +47,18 @@ class _Script:
             if not callable(getattr(self.server, method, None)):
                 rank_side.problem(f"The class `BoundedServer` has no method `{method}`. Keep its name.", "missing")
         weights.fill_(torch.nan)  # it's the caller's, and the server should have its own
+        self.elsewhere = self._waits_elsewhere(made)
         self.open: dict[int, Future[Any]] = {}
         self.held: dict[int, tuple[Tensor, list[float]]] = {}  # what trainers were given, and what it was
+
+    def _waits_elsewhere(self, made: Any) -> Future[Any] | None:
+        """A read that another server doesn't answer, and never will, since nobody calls that one again."""
+        other = made(torch.zeros(SHAPE, dtype=torch.float64), 1.0, 2, 0, doing="making another server")
+        if not _answered(other.read(0)):
+            return None
+        other.update(0, torch.ones(SHAPE, dtype=torch.float64))
+        future = other.read(0)
+        return None if _answered(future) else future
 
     def run(self) -> list[dict[str, Any]]:
         told = []
@@ -63,6 +73,8 @@ class _Script:
             report(call="")
             changed = [t for t, (tensor, was) in self.held.items() if tensor.flatten().tolist() != was]
             told.append({"answers": self._answers(), "age": age, "changed": changed})
+        if len(told) == len(self.calls) and _answered(self.elsewhere):
+            rank_side.problem("A server answers a read that was made to another one.", "another server")
         return told
 
     def _call(self, kind: str, trainer: int) -> int | None:
@@ -100,15 +112,19 @@ class _Script:
                     "type",
                 )
             version, weights = rank_side.whole(value[0], "`read`, for the version,"), value[1]
-            if weights.shape != SHAPE:
+            if weights.shape != SHAPE or weights.dtype != torch.float64:
                 rank_side.problem(
-                    f"A read is answered with weights of shape {tuple(weights.shape)}; the server was made with some of"
-                    f" shape {SHAPE}.",
+                    f"A read is answered with weights of shape {tuple(weights.shape)} and {weights.dtype}; it was"
+                    f" made with {SHAPE} and torch.float64.",
                     "type",
                 )
             self.held[trainer] = weights, weights.flatten().tolist()
             found.append((trainer, version, self.held[trainer][1]))
         return found
+
+
+def _answered(future: Any) -> bool:
+    return isinstance(future, Future) and future.done()
 
 
 def _tensor(row: list[float]) -> Tensor:
