@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT, checks
+from torch.nn.functional import cross_entropy
 
 from course_utils.check import check_exercise
 
@@ -19,7 +21,9 @@ accuracy, trainers, checkpoint = (
     checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainers", "checkpoint_judge")
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
-bounded, overwritten, lesson_07 = (checks(f"lesson_07.{name}") for name in ("bounded", "overwritten", "cases"))
+bounded, overwritten, local_sgd, lesson_07 = (
+    checks(f"lesson_07.{name}") for name in ("bounded", "overwritten", "local_sgd", "cases")
+)
 
 
 def symptom(decide: Any, *args: Any) -> str:
@@ -219,7 +223,7 @@ def test_noise_that_must_differ_and_does_not() -> None:
         assert symptom(lambda n=name, v=value: noise.decide(noise.compare(told_noise() | {n: v}, 5))) == found
 
 
-# --- 07.2, 07.3 -------------------------------------------------------------------------------------------------------
+# --- 07.1 to 07.3 -----------------------------------------------------------------------------------------------------
 
 
 def said_in_lesson_07(beginning: str) -> str:
@@ -227,6 +231,29 @@ def said_in_lesson_07(beginning: str) -> str:
     texts = ["".join(cell["source"]) for cell in notebook["cells"]]
     (text,) = (text for text in texts if text.startswith(beginning))
     return text
+
+
+@pytest.mark.parametrize(("optimizer", "as_ddp"), [("SGD", True), ("Adam", False)])
+def test_averaging_weights_in_every_step_is_ddp_with_sgd_and_not_with_adam(optimizer: str, as_ddp: bool) -> None:
+    """The text says so. What `DDP` does is done here with the mean of all ranks' losses."""
+    assert "With plain SGD or momentum, yes, to the last digits" in said_in_lesson_07("Without DDP, two of its")
+    options = {"momentum": 0.9} if as_ddp else {}
+    models = [local_sgd.new_model(5, 0) for _ in range(4)]
+    optimizers = [getattr(torch.optim, optimizer)(model.parameters(), lr=0.1, **options) for model in models]
+    batches = [local_sgd.new_batches(5, rank, 9) for rank in range(3)]
+    for step in range(9):
+        losses = [cross_entropy(model(b[step][0]), b[step][1]) for model, b in zip(models, batches, strict=False)]
+        all_of_them = [cross_entropy(models[3](b[step][0]), b[step][1]) for b in batches]
+        for loss, own in zip([*losses, torch.stack(all_of_them).mean()], optimizers, strict=True):
+            own.zero_grad()
+            loss.backward()
+            own.step()
+        local_sgd.average([list(model.parameters()) for model in models[:3]])
+    assert (local_sgd_gap(models[0], models[3]) < 1e-12) == as_ddp
+
+
+def local_sgd_gap(a: Any, b: Any) -> float:
+    return max((x - y).abs().max().item() for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(("trainers", "ahead"), [(2, 0), (3, 1), (3, 2), (4, 1)])

@@ -124,9 +124,9 @@ def _replay(seed: int, case: SgdCase, how: str) -> list[list[list[float]]]:
             cross_entropy(model(x), y).backward()
             optimizer.step()
         if (step + 1) % every == 0 or step + 1 == steps:
-            _average([list(model.parameters()) for model in models])
+            average([list(model.parameters()) for model in models])
             if how == "averaged":
-                _average([[s["momentum_buffer"] for s in optimizer.state.values()] for optimizer in optimizers])
+                average([[s["momentum_buffer"] for s in optimizer.state.values()] for optimizer in optimizers])
             if how == "forgotten":
                 for optimizer in optimizers:
                     optimizer.state.clear()
@@ -136,7 +136,7 @@ def _replay(seed: int, case: SgdCase, how: str) -> list[list[list[float]]]:
 
 
 @torch.no_grad()
-def _average(tensors: list[list[Tensor]]) -> None:
+def average(tensors: list[list[Tensor]]) -> None:
     for same in zip(*tensors, strict=True):
         mean = torch.stack(list(same)).mean(0)
         for tensor in same:
