@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+import torch
 from conftest import ROOT, checks
+from torch.nn.functional import cross_entropy
 
 from course_utils.check import check_exercise
 
@@ -21,6 +24,9 @@ accuracy, trainers, checkpoint = (
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
 orders = checks("lesson_06.orders")
+bounded, overwritten, local_sgd, lesson_07 = (
+    checks(f"lesson_07.{name}") for name in ("bounded", "overwritten", "local_sgd", "cases")
+)
 
 
 def symptom(decide: Any, *args: Any) -> str:
@@ -263,6 +269,79 @@ def test_the_lists_that_the_exercise_fills_in_take_as_long_as_it_says() -> None:
     assert orders.told(step, orders.FULL)[1] == "[1] F0 F1 [2] B0 [3] F2 B1 [3] F3 B2 [1] B3"
     assert orders.run([["F0", "F1", "B0", "B1"], ["F1", "F0", "B1", "B0"]], orders.FULL).length == 12
     assert orders.run([["F0", "B0", "F1", "B1"], ["F1", "F0", "B1", "B0"]], orders.FULL).stuck == [(0, "B0"), (1, "F1")]
+
+
+# --- 07.1 to 07.3 -----------------------------------------------------------------------------------------------------
+
+
+def said_in_lesson_07(beginning: str) -> str:
+    notebook = json.loads((ROOT / "solutions/07_rpc_and_hogwild_solutions.ipynb").read_text())
+    texts = ["".join(cell["source"]) for cell in notebook["cells"]]
+    (text,) = (text for text in texts if text.startswith(beginning))
+    return text
+
+
+@pytest.mark.parametrize(("optimizer", "as_ddp"), [("SGD", True), ("Adam", False)])
+def test_averaging_weights_in_every_step_is_ddp_with_sgd_and_not_with_adam(optimizer: str, as_ddp: bool) -> None:
+    """The text says so. What `DDP` does is done here with the mean of all ranks' losses."""
+    assert "With plain SGD or momentum, yes, to the last digits" in said_in_lesson_07("Without DDP, two of its")
+    options = {"momentum": 0.9} if as_ddp else {}
+    models = [local_sgd.new_model(5, 0) for _ in range(4)]
+    optimizers = [getattr(torch.optim, optimizer)(model.parameters(), lr=0.1, **options) for model in models]
+    batches = [local_sgd.new_batches(5, rank, 9) for rank in range(3)]
+    for step in range(9):
+        losses = [cross_entropy(model(b[step][0]), b[step][1]) for model, b in zip(models, batches, strict=False)]
+        all_of_them = [cross_entropy(models[3](b[step][0]), b[step][1]) for b in batches]
+        for loss, own in zip([*losses, torch.stack(all_of_them).mean()], optimizers, strict=True):
+            own.zero_grad()
+            loss.backward()
+            own.step()
+        local_sgd.average([list(model.parameters()) for model in models[:3]])
+    assert (local_sgd_gap(models[0], models[3]) < 1e-12) == as_ddp
+
+
+def local_sgd_gap(a: Any, b: Any) -> float:
+    return max((x - y).abs().max().item() for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("trainers", "ahead"), [(2, 0), (3, 1), (3, 2), (4, 1)])
+def test_a_bound_on_who_is_ahead_is_one_on_age(trainers: int, ahead: int) -> None:
+    """While one computes, each of the others makes at most 2 * ahead + 1 updates, as the text says: that is reached."""
+    assert "that's `2 * ahead + 1` updates each" in said_in_lesson_07("Everything that can end a wait")
+    draw, ages = random.Random(0), [0]
+    for _ in range(200):
+        server = bounded.Bounded(trainers, ahead)
+        speed = [draw.choice([1, 20]) for _ in range(trainers)]
+        for _ in range(100):
+            speed = [draw.choice([1, 20]) for _ in range(trainers)] if draw.random() < 0.1 else speed
+            free = [t for t in server.made if t not in server.waiting]
+            (trainer,) = draw.choices(free, [speed[t] for t in free])
+            age = server.call(f"{'u' if trainer in server.read_at else 'r'}{trainer}").age
+            ages.append(age or 0)
+            assert max(map(server.lead, server.made)) <= ahead + 1
+    assert max(ages) == (trainers - 1) * (2 * ahead + 1)
+
+
+def test_the_calls_that_the_exercise_shows_are_answered_as_it_says() -> None:
+    text = said_in_lesson_07("## 07.2").partition("|---|---|")[2]
+    server = bounded.Bounded(2, 1)
+    for call in ("r0", "u0", "r0", "u0", "r0", "r1", "u1"):
+        said = server.call(call)
+        row = f"trainer {call[1]} {'reads' if call[0] == 'r' else 'updates'} | "
+        row += f"age {said.age}" if call[0] == "u" else "at once, version" if said.answers else "not yet"
+        _, found, text = text.partition(row)
+        assert found, row
+        if call[0] == "r" and said.answers:
+            assert text.startswith(f" {said.answers[int(call[1])]}"), row
+    assert text.startswith(f", and now trainer 0 gets version {said.answers[0]}")
+
+
+def test_the_log_that_the_exercise_shows_is_read_as_it_says() -> None:
+    text = said_in_lesson_07("## 07.3")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    log = [(int(trainer), int(read), int(wrote)) for trainer, read, wrote in rows]
+    assert log in lesson_07.LOGS and f"{overwritten.lost(log)}" in text
+    assert overwritten.contents(log)[6] == {2, 4, 6} and "has the updates 2, 4 and 6" in text
 
 
 # --- apart ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,17 @@ from torch import Tensor
 from .. import rank_side
 from ..rank_side import RANK, RANKS
 from .cases import ADDITIONS
-from .ranks import IN_PLACE, STUCK_S, _plain
+
+STUCK_S = 4.0  # waiting for a lock that nobody gives back
+IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.as_subclass(Tensor)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(v) for v in value)
+    return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _counter(name: str) -> Tensor:
