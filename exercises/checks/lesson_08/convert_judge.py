@@ -7,14 +7,7 @@ from typing import Any
 
 from ..judging import Answer, Difference, apart
 from .cases import ConvertCase, convert_cases
-from .loops_judge import numbers_differ, windows_differ
-
-# what torch's scaler says if it isn't called once a window
-SAID = {
-    r"since the last update": "no update",
-    r"No inf checks were recorded": "update",
-    r"_scale is None|is None\b.*scale": "no scaler",
-}
+from .loops_judge import SAID, numbers_differ, windows_differ
 
 
 def judge_convert(answer: Answer) -> list[str]:
@@ -29,7 +22,10 @@ def judge_convert(answer: Answer) -> list[str]:
             f"{len(asked)} trainings in bfloat16 and float16: the layers give 16 bits, and {len(windows)} windows have"
             f" the gradient of a twin in float32, averaged and clipped (at most {off:.1%} off)"
         ),
-        f"{sum(not w['steps'] for w in windows)} skipped steps: weights, optimizer and schedule stand still, the scale falls",
+        (
+            f"{sum(not w['steps'] for w in windows)} skipped steps: weights, optimizer and schedule stand still, the"
+            " scale falls"
+        ),
         "the losses are those of the logits, in float32: not scaled, not divided",
     ]
 
@@ -39,7 +35,7 @@ def _case(seen: dict[str, Any], case: ConvertCase) -> None:
     words = f"{n} micro-batches in windows of {window}, {dtype}"
     words += f", a scale of 2^{scale.hex().partition('p')[2].lstrip('+')}" * (dtype == "float16")
     words += f", a broken sample in micro-batch {broken[0] + 1}" if broken else ""
-    windows_differ(seen["windows"], n, dtype, seen["scaled"], lambda i: f"window {i + 1} of {words}")
+    windows_differ(seen["windows"], n, dtype, seen["scaled"], lambda i: f"window {i + 1}; {words}")
     _losses(seen, window, words)
 
 

@@ -55,13 +55,14 @@ def new_model(seed: int) -> nn.Module:
 
 
 def batches(seed: int, n: int, size: float = 1.0, broken: tuple[int, ...] = ()) -> list[Batch]:
-    """`n` micro-batches with inputs of about `size`; those in `broken` have an infinite number in x."""
+    """`n` micro-batches with inputs of about `size`; those in `broken` have an infinite number in x, or
+    a NaN: only a NaN shows in the loss, since tanh makes 1 of what's infinite."""
     random = torch.Generator().manual_seed(seed)
     drawn = []
     for i in range(n):
         x, y = size * torch.randn(ROWS, 8, generator=random), torch.randint(4, (ROWS,), generator=random)
         if i in broken:
-            x[2, 3] = float("inf")
+            x[2, 3] = float("nan" if i % 2 else "inf")
         drawn.append((x, y))
     return drawn
 
@@ -76,11 +77,12 @@ def name(tensor: Tensor) -> str:
 
 @contextmanager
 def watched(model: nn.Module, state: Callable[[], dict[str, Any]] = dict) -> Iterator[Seen]:
-    """Notes each forward of `model`, and each step of an optimizer. `state` is asked at each forward, and at the end."""
+    """Notes each forward of `model` and each step of an optimizer. Asks for `state` at each forward, and at the end."""
     seen = Seen(copy.deepcopy(model))
+    own = list(model.parameters())  # also while `functional_call` puts others in their place
 
     def moment() -> Moment:
-        return Moment(flat(model).clone(), {name(p) for p in model.parameters()}, state())
+        return Moment(torch.cat([p.detach().float().flatten() for p in own]), {name(p) for p in own}, state())
 
     def gave(_: nn.Module, inputs: Any, output: Tensor) -> None:
         seen.moments[-1].layers.add(name(output))
@@ -89,7 +91,7 @@ def watched(model: nn.Module, state: Callable[[], dict[str, Any]] = dict) -> Ite
         seen.moments[-1].logits = output.detach().float().clone()
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in own]
         seen.steps.append((len(seen.moments), torch.cat([g.detach().float().flatten() for g in gradients])))
 
     handles: list[Any] = [

@@ -12,7 +12,14 @@ from .cases import CLIPPED, FREEZE_LR, FREEZE_STEPS, SKIP_CASES, STAIRCASE, STRE
 NEAR = 0.06
 TINY = 0.02  # of the twin's gradient: it was clipped while it was still scaled, or divided by a scale that it never had
 SAFE_SCALE = 2.0**12  # with which no gradient of ours becomes infinite
+PLAIN = "the gradient of a twin in float32, within the tolerance of 16 bits"
 EXPECTED = "the gradient of a twin in float32, clipped, within the tolerance of 16 bits"
+# What torch's scaler says when its calls come in another order than unscale_, step, update, or aren't one of each.
+SAID = {
+    r"since the last update|called after step\(\)|No inf checks were recorded": "order",
+    r"_scale is None": "no scaler",
+    r"unscale FP16 gradients": "weights",
+}
 GRADIENTS = {
     "unclipped": "The gradient of this step isn't clipped",
     "sum": "The gradients of the micro-batches are added up, not averaged",
@@ -62,6 +69,8 @@ def _types(window: dict[str, Any], dtype: str, case: str) -> None:
         raise Difference(
             symptom, f"The linear layers give {some(window['layers'])} ({case}).", f"{dtype}, under autocast"
         )
+    if window["steps"] > 1:
+        raise Difference("steps", f"The optimizer makes {window['steps']} steps ({case}).", "one step")
     if window["fresh"] > NEAR:
         words = "with the weights of an earlier step" if window["first"] > 0 else "with other weights"
         raise Difference(
@@ -80,8 +89,6 @@ def _stepped(window: dict[str, Any], case: str) -> None:
             f"The optimizer makes a step, and the gradients hold numbers that aren't finite ({case}).",
             "no step: weights, optimizer and schedule stay as they are",
         )
-    if steps > 1:
-        raise Difference("steps", f"The optimizer makes {steps} steps ({case}).", "one step")
     if steps:
         return
     if not window["broken"] and (not fell or window["scale"][0] <= SAFE_SCALE):
@@ -150,7 +157,9 @@ def numbers_differ(got: Sequence[float], right: Sequence[float], within: float) 
 def judge_staircase(answer: Answer) -> list[str]:
     told = answer.on_ranks("mend.staircase", ranks=1)[0]
     n, epochs = STAIRCASE
-    windows_differ(told["windows"], n * epochs, "bfloat16", 0, lambda i: f"epoch {i // n + 1}, batch {i % n + 1}")
+    windows_differ(
+        told["windows"], n * epochs, "bfloat16", 0, lambda i: f"epoch {i // n + 1}, batch {i % n + 1}", PLAIN
+    )
     _losses(told, _batch)
     return [
         f"{n * epochs} batches in {epochs} epochs: each is computed in bfloat16, with the weights of that moment",
@@ -165,7 +174,7 @@ def _losses(told: dict[str, Any], where: Callable[[int], str]) -> None:
 
 
 def judge_clipped(answer: Answer) -> list[str]:
-    for case in answer.on_ranks("mend.clipped", ranks=1)[0]["cases"]:
+    for case in answer.on_ranks("mend.clipped", ranks=1, said=SAID)[0]["cases"]:
         windows_differ(case["windows"], case["count"], "float16", case["scaled"], _batch)
         for i, (norm, window) in enumerate(zip(case["norms"], case["windows"], strict=True)):
             if not window["broken"] and abs(norm - window["norm"]) > NEAR * window["norm"]:
@@ -193,7 +202,7 @@ def judge_frozen(answer: Answer) -> list[str]:
             " are exactly where they began.",
             "each weight moves, by about the learning rate in a step",
         )
-    windows_differ(told["windows"], FREEZE_STEPS, "bfloat16", 0, _batch, "the gradient of a twin in float32")
+    windows_differ(told["windows"], FREEZE_STEPS, "bfloat16", 0, _batch, PLAIN)
     if told["apart"] > 0.2:
         raise Difference(
             "other way",
@@ -224,12 +233,15 @@ def judge_counter(answer: Answer) -> list[str]:
 
 def judge_skipped(answer: Answer) -> list[str]:
     skips = 0
-    for case in answer.on_ranks("mend.skipped", ranks=1)[0]["cases"]:
+    for case in answer.on_ranks("mend.skipped", ranks=1, said=SAID)[0]["cases"]:
         windows_differ(
             case["windows"], case["count"], "float16", case["scaled"], _batch, "the gradient of a twin in float32"
         )
         skips += sum(not window["steps"] for window in case["windows"])
     return [
-        f"{sum(n for n, *_ in SKIP_CASES)} batches, {skips} of them skipped: weights, optimizer and schedule stand still",
+        (
+            f"{sum(n for n, *_ in SKIP_CASES)} batches, {skips} of them skipped: weights, optimizer and schedule stand"
+            " still"
+        ),
         "after every other step the schedule moves once, also where the scale grows",
     ]
