@@ -10,7 +10,7 @@ import torch
 from .. import rank_side
 from .cases import MAX_NORM, ConvertCase
 from .loops import Scaler, batches, losses_of, new_model, state_of, told, watched
-from .mend import _numbers
+from .mend import numbers_of
 
 
 def train(answer: ModuleType, given: list[ConvertCase]) -> None:
@@ -29,7 +29,7 @@ def train(answer: ModuleType, given: list[ConvertCase]) -> None:
         cases.append(
             {
                 "windows": told(seen, drawn, window, MAX_NORM),
-                "losses": _numbers(losses, "losses, one for each micro-batch", n),
+                "losses": numbers_of(losses, "losses, one for each micro-batch", n),
                 "right": losses_of(seen, drawn),
                 "scaled": scaler.scaled,
             }

@@ -14,7 +14,7 @@ from .cases import CLIPPED, FREEZE_LR, FREEZE_STEPS, MAX_NORM, SKIP_CASES, STAIR
 from .loops import Scaler, batches, flat, losses_of, name, new_model, state_of, told, watched
 
 
-def _numbers(values: Any, what: str, count: int) -> list[float]:
+def numbers_of(values: Any, what: str, count: int) -> list[float]:
     if not isinstance(values, (list, tuple)) or len(values) != count:
         got = f"{len(values)} of them" if isinstance(values, (list, tuple)) else rank_side.shown(values)
         rank_side.problem(f"`train` returned {got}; it must return a list of {what}: {count} here.", "type")
@@ -40,7 +40,7 @@ def staircase(answer: ModuleType) -> None:
     rank_side.tell(
         windows=told(seen, given * epochs, 1, 0.0),
         count=n * epochs,
-        losses=_numbers(losses, "losses, one for each batch", n * epochs),
+        losses=numbers_of(losses, "losses, one for each batch", n * epochs),
         right=losses_of(seen, given * epochs),
     )
 
@@ -54,7 +54,7 @@ def clipped(answer: ModuleType) -> None:
         scaler = Scaler("cpu", init_scale=scale)
         with watched(model, state_of(None, scaler, optimizer)) as seen:
             norms = function(model, optimizer, scaler, given, doing=f"training with a scale of {scale:g}")
-        norms = _numbers(norms, "norms, one for each batch", n)
+        norms = numbers_of(norms, "norms, one for each batch", n)
         cases.append({"windows": told(seen, given, 1, MAX_NORM), "count": n, "norms": norms, "scaled": scaler.scaled})
     rank_side.tell(cases=cases)
 
