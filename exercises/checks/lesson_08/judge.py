@@ -21,7 +21,8 @@ def judge_formats(answer: Answer) -> list[str]:
     cases = frozen_cases(random.Random())
     told = answer.on_ranks("formats", ranks=1, given=cases)[0]
     for question in QUESTIONS:
-        _question(question, *told["pairs"][question], told["made"][question])
+        x, said = told["pairs"][question]
+        _question(question, x, said, told["made"][question])
     for (step, dtype), weight in zip(cases, told["weights"], strict=True):
         _frozen(step, dtype, weight)
     return [
