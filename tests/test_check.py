@@ -526,6 +526,40 @@ def test_a_faulty_trainer_shows_its_symptom_and_counts_as_not_done(
     assert (record["outcome"], record["symptom"]) == ("not done", symptom)
 
 
+def handed_out_of_08() -> dict[str, str]:
+    """The cells of 08.3 and 08.5 as the exercise notebook has them: name -> source."""
+    notebook = nbformat.read(ROOT / "exercises" / "08_mixed_precision_exercises.ipynb", as_version=4)
+    cells = [cell.source.partition("\n") for cell in notebook.cells if cell.source.startswith("%%exercise 08.")]
+    found = {head.removeprefix("%%exercise "): body + "\n" for head, _, body in cells}
+    return {name: source for name, source in found.items() if known()[name].handed_out}
+
+
+def test_the_loops_to_mend_are_known_as_they_are_handed_out() -> None:
+    judge = checks("lesson_08.judge")
+    handed = {f"08.3{letter}": known_as for letter, known_as in judge.HANDED_OUT.items()} | {"08.5": judge.SCRIPT}
+    assert {name: digest(source) for name, source in handed_out_of_08().items()} == handed
+
+
+@pytest.mark.parametrize(
+    ("name", "symptom"),
+    [
+        ("08.3a", "stale"),
+        ("08.3b", "clipped too early"),
+        ("08.3c", "frozen"),
+        ("08.3d", "count"),
+        ("08.3e", "schedule moves"),
+        ("08.5", "no autocast"),
+    ],
+)
+def test_a_loop_to_mend_shows_its_symptom_and_counts_as_not_done(
+    name: str, symptom: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_exercise(name, handed_out_of_08()[name])
+    assert "You haven't changed the program" in capsys.readouterr().out
+    record = json.loads((home / "exercises.jsonl").read_text())
+    assert (record["outcome"], record["symptom"]) == ("not done", symptom)
+
+
 @pytest.mark.parametrize(("work", "idle_s"), [("sum(i for i in range(40_000_000))", 0.5), ("time.sleep(2)", 20)])
 def test_an_answer_that_takes_its_time_is_neither_stuck_nor_endless(
     work: str, idle_s: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

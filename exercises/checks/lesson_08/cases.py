@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from random import Random
 
-# 08.1: gradients of several layers, a list of numbers each; and scales. 6e-8 is the smallest number of fp16, 6.1e-5 the
-# smallest with full precision.
+# 08.1: what `numbers` answers; then what an optimizer adds, to weights of a type; on a tie the weight stays
+QUESTIONS = ("digits", "large", "small", "few digits", "whole")
+FROZEN_CASES: list[tuple[float, str]] = [
+    (1e-4, "bfloat16"),
+    (3e-3, "bfloat16"),
+    (2.0**-10, "bfloat16"),
+    (5.0, "bfloat16"),
+    (1e-4, "float16"),
+    (2.0**-13, "float16"),
+    (3.0, "float16"),
+    (1e-4, "float32"),
+    (2.0**-20, "float32"),
+]
 NAN = float("nan")
-GRADIENT_CASES: list[tuple[list[list[float]], float]] = [
-    ([[1e-3, -2e-2, 1e-9, 0.0]], 1.0),
-    ([[1e-3, -2e-2, 1e-9, 0.0]], 1024.0),
-    ([[1e-6, 3e-7, -1e-6], [1e-9, -1e-9, 0.0, 0.0, 5e-9, 2e-3, 1e-4]], 1.0),
-    ([[4e-9, -3.0], [2e-9, 8.0, 1e-9, -0.25, 1e-2]], 16384.0),
-    ([[-9.0], [2e-5, 1e-5, -3e-10]], 65536.0),
-    ([[65510.0, -65520.0, 65504.0], [1e-9]], 1.0),
-]
-SCALE_CASES: list[list[list[float]]] = [
-    [[1e-3, -2e-2, 1e-9]],
-    [[0.5, 1e-7], [-7.0, 2.0]],
-    [[1.0, -1.0, 0.25]],
-    [[300.0, 1e-8], [-900.0]],
-    [[0.0, 3e-7], [-1.1e-6]],
-    [[65510.0, 1.0]],
-    [[-65520.0, 1.0]],
-    [[3e-30, -1e-31]],
-]
-LARGEST = 65504.0
-INFINITE_FROM = 65520.0  # half a step above the largest number of fp16: anything between the two is rounded down
 
 # 08.2: for each step the factor of the gradients; the scaler's settings
 INF = float("inf")
@@ -44,36 +35,43 @@ SCALER_CASES: list[tuple[list[float], dict[str, float]]] = [
     ([1.0] * 5 + [NAN, 1.0], {"scale": 2.0**23, "interval": 1}),  # as large as it gets
 ]
 
-# 08.3: products_s, rest_s, weights, compute_ratio, memory_Bps
-SPEED_CASES: dict[str, tuple[float, float, float, float, float]] = {
-    "an MLP with a large batch": (0.080, 0.004, 6.4e6, 7.0, 12e9),
-    "the same with a small batch": (0.005, 0.001, 6.4e6, 7.0, 12e9),
-    "a CNN": (0.050, 0.021, 0.24e6, 7.0, 12e9),
-    "a CNN, no instructions for bf16": (0.050, 0.021, 0.24e6, 0.9, 12e9),
-    "a transformer on a GPU": (0.300, 0.060, 350e6, 15.0, 2e12),
-}
+# 08.3: loops to mend
+ROWS = 16  # of a micro-batch
+MAX_NORM = 0.5
+STAIRCASE = (8, 3)  # batches, epochs
+CLIPPED = [(6, 0.3, 2.0**12, []), (8, 6.0, 2.0**12, [3])]  # batches, size of x, scale, broken batches
+FREEZE_LR, FREEZE_STEPS = 1e-4, 120
+STREAMS = [(5, 0.6), (300, 0.5), (1000, 0.3), (2600, 0.9)]  # samples, share that the model gets right
+SKIP_CASES = [(10, 2.0**12, 100, [4]), (14, 2.0**23, 2, [9])]  # batches, scale, growth interval, broken batches
 
 # 08.4
 DTYPES_TRIED = ("float16", "bfloat16")
 
 
-def random_gradients(rng: Random, n: int = 12) -> tuple[list[tuple[list[list[float]], float]], list[list[list[float]]]]:
-    """More cases for 08.1: rows of small and large numbers with a scale, and rows without one."""
+# 08.5: (type, micro-batches, window, scale to begin with, size of x, broken micro-batches)
+ConvertCase = tuple[str, int, int, float, float, list[int]]
+CONVERT_CASES: list[ConvertCase] = [
+    ("bfloat16", 9, 3, 1.0, 0.3, []),
+    ("bfloat16", 11, 3, 1.0, 5.0, []),
+    ("float16", 8, 3, 2.0**12, 0.3, []),
+    ("float16", 14, 4, 2.0**12, 5.0, [4]),
+    ("float16", 14, 1, 2.0**23, 1.0, [11]),
+]
 
-    def rows(low: float, high: float) -> list[list[float]]:
-        sizes = [rng.randint(1, 6) for _ in range(rng.randint(1, 4))]
-        found = [  # some zeros, but never only zeros
-            [rng.choice([-1, 1]) * 10 ** rng.uniform(low, high) * (rng.random() > 0.1 or i == 0) for i in range(k)]
-            for k in sizes
-        ]
-        return [[10**high, *found[0]], *found[1:]]
 
-    shares = []
-    for _ in range(n):
-        power = rng.randint(-14, 30)  # so that some become zero, and some infinite
-        middle = -3 - power * 0.3
-        shares.append((rows(middle - rng.uniform(1, 7), middle + rng.uniform(1, 7)), 2.0**power))
-    return shares, [rows(low, low + 6) for low in (rng.uniform(-16, 3) for _ in range(n))]
+def frozen_cases(rng: Random, n: int = 12) -> list[tuple[float, str]]:
+    """The fixed ones, and some that lie well between ties."""
+    more = [
+        (2.0 ** rng.randint(-12, 0) * rng.uniform(1.1, 1.9), rng.choice(["bfloat16", "float16", "float32"]))
+        for _ in range(n)
+    ]
+    return [*FROZEN_CASES, *more]
+
+
+def convert_cases(rng: Random) -> list[ConvertCase]:
+    """The fixed ones, and one with a broken micro-batch wherever it falls."""
+    n, window = rng.randint(9, 13), rng.randint(2, 4)
+    return [*CONVERT_CASES, ("float16", n, window, 2.0**11, rng.uniform(0.5, 4.0), [rng.randrange(n)])]
 
 
 def random_trainings(rng: Random, n: int = 4) -> list[tuple[list[float], dict[str, float]]]:
@@ -90,17 +88,3 @@ def random_trainings(rng: Random, n: int = 4) -> list[tuple[list[float], dict[st
         )
         for _ in range(n)
     ]
-
-
-def random_steps(rng: Random, n: int = 12) -> dict[str, tuple[float, float, float, float, float]]:
-    """More cases for 08.3, named by their numbers: 1e2 to 1e10 weights, whose casts take a good part of the step."""
-    cases = {}
-    for i in range(n):
-        weights = float(f"{10 ** (2 + 8 * (i + rng.random()) / n):.3g}")
-        ratio, rate = rng.choice([0.5, 1.0, 1.5, 2.0, 4.0, 15.0]), rng.randint(5, 3000) * 1e9
-        casts = 12 * weights / rate
-        products = float(f"{casts * rng.uniform(0.5, 20):.3g}")
-        rest = float(f"{casts * rng.choice([0, rng.uniform(0.2, 5)]):.3g}")
-        name = f"products {products:g} s, rest {rest:g} s, {weights:g} weights, ratio {ratio:g}, {rate:g} B/s"
-        cases[name] = (products, rest, weights, ratio, rate)
-    return cases

@@ -12,33 +12,31 @@ import torch
 from torch import Tensor, nn
 
 from .. import rank_side
-from .cases import DTYPES_TRIED, SCALER_DEFAULTS
+from .cases import DTYPES_TRIED, QUESTIONS, SCALER_DEFAULTS
+
+
+def formats(answer: ModuleType, given: list[tuple[float, str]]) -> None:
+    """What the student's numbers are, and from which weight on steps do nothing."""
+    numbers = rank_side.function(answer, "numbers")
+    frozen = rank_side.function(answer, "frozen_from", "step", "dtype")
+    found = numbers(doing="asking for the numbers")
+    if not isinstance(found, dict) or set(found) != set(QUESTIONS):
+        got = f"a dict of {', '.join(map(str, found))}" if isinstance(found, dict) else rank_side.shown(found)
+        rank_side.problem(f"`numbers` returned {got}; it must return a dict of {', '.join(QUESTIONS)}.", "type")
+    pairs = {k: _pair(found[k], f'`numbers` for "{k}"', "x and what becomes of it") for k in QUESTIONS}
+    weights = [
+        rank_side.number(frozen(step, getattr(torch, dtype), doing=f"adding {step:g} in {dtype}"), "`frozen_from`")
+        for step, dtype in given
+    ]
+    types = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    made = {k: {how: torch.tensor(x).to(dtype).item() for how, dtype in types.items()} for k, (x, _) in pairs.items()}
+    rank_side.tell(pairs=pairs, made=made, weights=weights)
 
 
 def _pair(value: Any, what: str, of: str) -> list[float]:
     if not isinstance(value, (list, tuple)) or len(value) != 2:
-        rank_side.problem(f"{what} returned {rank_side.shown(value)}; it must return two numbers, {of}.", "type")
+        rank_side.problem(f"{what} returned {rank_side.shown(value)}; it must be two numbers, {of}.", "type")
     return [rank_side.number(v, what) for v in value]
-
-
-def _gradients(rows: list[list[float]]) -> list[Tensor]:
-    """A tensor for each row: of two dimensions if the row has an even length, otherwise of one."""
-    return [torch.tensor(row).reshape(2, -1) if len(row) % 2 == 0 else torch.tensor(row) for row in rows]
-
-
-def underflow(answer: ModuleType, given: dict[str, Any]) -> None:
-    shares = rank_side.function(answer, "underflow", "gradients", "scale")
-    largest = rank_side.function(answer, "largest_scale", "gradients")
-    pairs = []
-    for rows, scale in given["shares"]:
-        gradients = _gradients(rows)
-        value = shares(gradients, scale, doing=f"counting with a scale of {scale:g}")
-        pairs.append(_pair(value, "`underflow`", "the shares that become zero and infinite"))
-    scales = []
-    for rows in given["scales"]:
-        value = largest(_gradients(rows), doing=f"looking for the largest scale of {rows}")
-        scales.append(rank_side.number(value, "`largest_scale`"))
-    rank_side.tell(pairs=pairs, scales=scales)
 
 
 class _Weights(nn.Module):
@@ -158,15 +156,6 @@ def scaler_twin(load: Callable[[], ModuleType], given: list[Any]) -> None:
             )
         cases.append(steps)
     rank_side.tell(cases=cases)
-
-
-def speed(answer: ModuleType, given: dict[str, list[float]]) -> None:
-    function = rank_side.function(answer, "speed_up", "products_s", "rest_s", "weights", "compute_ratio", "memory_Bps")
-    pairs = [
-        _pair(function(*case, doing=f"predicting {name}"), "`speed_up`", "the low and the high end")
-        for name, case in given.items()
-    ]
-    rank_side.tell(pairs=pairs)
 
 
 class Energy(nn.Module):
