@@ -174,7 +174,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "494 ms in float32, 62 with autocast: 7.9 times as fast."),
+        (..., "74%: at its fullest moment it holds 6.3 GB, and 8.5 in float32."),
         (74, "You said 74%: you remembered what stays in float32."),
         (50, "You said 50%. That's half the bits everywhere. But"),
         (20, "You said 20%. Weights, gradients"),
@@ -222,7 +222,7 @@ def test_the_page_says_what_the_emulated_gpus_say() -> None:
     gain, left = a100["fp32"].s / a100["bf16"].s, a100["TF32"].s / a100["bf16"].s
     short = found["A100, one short text"]
     assert f"Same code: {gain:.0f} times as fast, {left:.1f} times, or slower?" in page, (gain, left)
-    assert f"takes {ms['A100', 'fp32']} ms for a training step on an A100. You add one line, and it takes" in page, ms
+    assert f"takes {ms['A100', 'fp32']} ms for a training step on an emulated A100. You add one line, and it takes" in page, ms
     assert f"it takes {ms['A100', 'bf16']}. Eight times as fast!" in page and round(gain) == 8, ms
     assert f"brings the old code to {ms['A100', 'TF32']} ms." in page and f"a factor of {left:.1f}." in page, ms
     assert f"makes a step slower: {ms['T4', 'bf16']} ms instead of {ms['T4', 'fp32']}." in page, ms
@@ -240,7 +240,7 @@ def here(half: str, seconds: tuple[float, float], has: list[str], on: str = "cpu
 @pytest.mark.parametrize(
     ("found", "said", "title"),
     [
-        (("bfloat16", (0.01, 0.06), []), "Your processor has no instructions for bf16.", "takes 6 times as long in"),
+        (("bfloat16", (0.01, 0.06), []), "Your processor shows no instructions for bf16.", "takes 6 times as long in"),
         (("bfloat16", (0.06, 0.02), ["amx_bf16"]), "your processor has amx_bf16.", "is 3 times as fast in bf16"),
         (("float16", (0.09, 0.03), ["tensor cores"], "cuda"), "in fp16 your GPU has tensor cores.", "3 times as fast"),
     ],
@@ -316,7 +316,7 @@ SKIPS = [*range(14), 24, 35]
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "It skips 16 of 60 steps: the first 14, until S fits, and later one each time it tries a larger S."),
+        (..., "It skips 16 of 60 steps: the first 14, until S fits, and later one now and then, when a larger S doesn't."),
         (15, "You said 15: a good eye for logarithms."),
         (40, "You said 40. Halving is fast"),
         (3, "You said 3. It only halves"),
