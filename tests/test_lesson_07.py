@@ -92,7 +92,7 @@ def halves(off: float = 0.0, kept: str = "None", steps: int = 3) -> Run:
         ("nothing", "You said nothing, and you read the documentation."),
         ("Nothing!", "You said nothing, and"),
         ("the gradient", "You said the gradient, as it would be in one process."),
-        ("zeros", "You said zeros, as it would be"),
+        ("zeros", "You said zeros: but nobody ever wrote there"),
         (0, 'Your bet should be "the gradient", "zeros" or "nothing".'),
     ],
 )

@@ -222,7 +222,9 @@ def test_the_page_says_what_the_emulated_gpus_say() -> None:
     gain, left = a100["fp32"].s / a100["bf16"].s, a100["TF32"].s / a100["bf16"].s
     short = found["A100, one short text"]
     assert f"Same code: {gain:.0f} times as fast, {left:.1f} times, or slower?" in page, (gain, left)
-    assert f"takes {ms['A100', 'fp32']} ms for a training step on an emulated A100. You add one line, and it takes" in page, ms
+    assert (
+        f"takes {ms['A100', 'fp32']} ms for a training step on an emulated A100. You add one line, and it takes" in page
+    ), ms
     assert f"it takes {ms['A100', 'bf16']}. Eight times as fast!" in page and round(gain) == 8, ms
     assert f"brings the old code to {ms['A100', 'TF32']} ms." in page and f"a factor of {left:.1f}." in page, ms
     assert f"makes a step slower: {ms['T4', 'bf16']} ms instead of {ms['T4', 'fp32']}." in page, ms
@@ -316,7 +318,10 @@ SKIPS = [*range(14), 24, 35]
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "It skips 16 of 60 steps: the first 14, until S fits, and later one now and then, when a larger S doesn't."),
+        (
+            ...,
+            "It skips 16 of 60 steps: the first 14, until S fits, and later one now and then, when a larger S doesn't.",
+        ),
         (15, "You said 15: a good eye for logarithms."),
         (40, "You said 40. Halving is fast"),
         (3, "You said 3. It only halves"),

@@ -30,6 +30,11 @@ HOGWILD = HERE / "programs" / "07_hogwild.py"
 MENDED = HERE / "programs" / "07_torn_mended.py"
 TAKE_HOME = HERE / "take_home" / "07_local_sgd.py"
 
+OTHERWISE = {  # what's not in `p.grad`
+    "the gradient": ", as it would be in one process. Here it's in the context, and gone when the context ends.",
+    "zeros": "but nobody ever wrote there, not even zeros. The gradient is in the context.",
+}
+
 Guess = float | int | str | EllipsisType | None
 
 
@@ -91,11 +96,7 @@ def show_halves(run: Run, guess: Guess = ...) -> None:
         guess,
         truth,
         close=", and you read the documentation.",
-        traps={
-            word: ", as it would be in one process. Here it's in the context, and gone when the context ends."
-            for word in words
-            if word != truth
-        },
+        traps={word: OTHERWISE.get(word, "") for word in words if word != truth},
         kind='"the gradient", "zeros" or "nothing"',
     )
     say(f"`p.grad` holds {truth}: it's {' or '.join(sorted(kept))} on both workers. {answer}")

@@ -37,7 +37,7 @@ def show_seconds(guess: Guess = ...) -> Figure:
             guess,
             faster.median,
             close="you don't count updates.",
-            over="Its gradients are older, so each update is worth less.",
+            over="It doesn't make more updates than that, and old gradients make none of them better.",
             under="An old gradient still points roughly the right way.",
             unit=" times",
             within=0.15,
