@@ -362,7 +362,7 @@ def raced(hogwild_s: float, losses: Sequence[float] = (4.0, 3.5, 2.9, 2.5)) -> R
         (..., "Hogwild made 2.0 times the updates a second of one process, and was at a loss of 3 1.3 times as fast."),
         (1.3, "You said 1.3 times: you don't count updates."),
         (2, "You said 2 times. That would be its updates"),
-        (5, "You said 5 times. Its gradients are older"),
+        (5, "You said 5 times. It doesn't make more updates"),
         (0.9, "You said 0.9 times. An old gradient still points roughly"),
     ],
 )
