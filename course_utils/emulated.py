@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,22 +90,20 @@ class Emulated:
         backward pass are its buckets, and labelled with their numbers. A rank waits for others from its call of a
         collective until all have called it; it may compute meanwhile.
         """
-        phase = _Phases(self._marks(rank))
-        found: list[Span] = []
-        for i, (kind, name, start, end, *_) in enumerate(self.found[rank]["spans"]):
-            what = _WHAT.get(kind, "compute")
-            label = phase.bucket(i, name) if what == "communication" else "" if what == "waiting" else phase(i)
-            found.append((rank, start, end, what, label))
-        return sorted(found)
+        return sorted((rank, start, end, what, label) for _, start, end, what, label in self._labelled(rank))
 
     def by_gpu(self, rank: int = 0) -> list[Span]:
         """The same of a rank that has several GPUs, as (GPU, start_s, end_s, what, label); a GPU's number counts those
         of its rank."""
+        return sorted(self._labelled(rank))
+
+    def _labelled(self, rank: int) -> Iterator[Span]:
+        """What a rank's GPUs did, in the order in which it was queued; each begins with the GPU's number."""
         phase = _Phases(self._marks(rank))
-        return sorted(
-            (gpu, start, end, _WHAT.get(kind, "compute"), "" if kind == "waiting" else phase(i))
-            for i, (kind, _, start, end, gpu) in enumerate(self.found[rank]["spans"])
-        )
+        for i, (kind, name, start, end, *where) in enumerate(self.found[rank]["spans"]):
+            what = _WHAT.get(kind, "compute")
+            label = phase.bucket(i, name) if what == "communication" else "" if what == "waiting" else phase(i)
+            yield int(where[0]) if where else 0, start, end, what, label
 
     def save_trace(self, path: str | Path) -> Path:
         """Write the timeline of all ranks as a Chrome trace, with every operator, which ui.perfetto.dev opens. A rank

@@ -245,7 +245,7 @@ def test_the_file_to_take_home_trains_alike_in_stages_and_in_pipelines(tmp_path:
     for name, (ranks, args) in TAKE_HOME.items():
         folder = tmp_path / name
         folder.mkdir()
-        answer = torchrun(lesson_06.TAKE_HOME, "--steps", "4", *args, ranks=ranks, cwd=folder)
+        answer = torchrun(lesson_06.TAKE_HOME, "--steps", "6", *args, ranks=ranks, cwd=folder)
         assert answer.returncode == 0, answer.stderr
         losses.append([float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", answer.stdout)])
         whole = module.Stage(0, 1)
@@ -253,7 +253,9 @@ def test_the_file_to_take_home_trains_alike_in_stages_and_in_pipelines(tmp_path:
         weights.append(torch.cat([p.flatten() for p in whole.parameters()]))
     assert len(losses[0]) == 2 and losses[0][1] < losses[0][0]
     assert all(abs(a - b) < 2e-3 for other in losses[1:] for a, b in zip(losses[0], other, strict=True)), losses
-    assert all((weights[0] - other).abs().max() < 2e-2 for other in weights[1:])
+    # Adam divides by the gradients' size, so where that's nothing but rounding, weights part. There are few such.
+    for other in weights[1:]:
+        assert ((weights[0] - other).abs() < 1e-4).float().mean() > 0.99
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_the_ages(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys
     figure = lesson_07.show_ages(guess)
     out = said_by(capsys)
     assert said in out and "✓ the slow trainer's gradients are more than twice as old" in out
-    assert "Who is slow is behind: 11 updates, the others 2" in str(figure.mpl.get_suptitle())
+    assert "The slow trainer is 11 updates behind, the others 2" in str(figure.mpl.get_suptitle())
     monkeypatch.setattr(old_gradients, "uneven", lambda: served([3, 2, 2, 2]))
     with pytest.raises(ClaimError, match="more than twice as old"):
         lesson_07.show_ages(guess)

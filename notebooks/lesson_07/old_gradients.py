@@ -66,7 +66,9 @@ def show_ages(guess: Guess = ...) -> Figure:
     older = claim("the slow trainer's gradients are more than twice as old as the others'", slow > 2 * fast)
     more_checks({"every gradient that was sent was applied": run.value("sent") == run.value("applied")})
     bars: dict[str, Any] = {"trainer 0, slow": slow, **{f"trainer {i}": ages[i] for i in range(1, TRAINERS)}}
-    title = f"Who is slow is behind: {slow:.0f} updates, the others {fast:.0f}" if older else "How old gradients are"
+    title = (
+        f"The slow trainer is {slow:.0f} updates behind, the others {fast:.0f}" if older else "How old gradients are"
+    )
     return figures.bars(
         bars,
         guess={"trainer 0, slow": as_number(guess)},
