@@ -35,7 +35,8 @@ def run(*ranks: list[dict[str, Any]], stack: str = "") -> Run:
 
 def steps(seconds: float) -> Run:
     """A pipeline on eight GPUs whose last step took so long."""
-    return run(*[[{"step_s": 2 * seconds}, {"step_s": seconds}]] * 8)
+    asked = list(lesson_06.ASKED)
+    return run(*[[{"asked": asked, "step_s": 2 * seconds}, {"asked": asked, "step_s": seconds}]] * 8)
 
 
 def program(file: str) -> str:
@@ -100,7 +101,7 @@ def test_eight_gpus_in_one_piece(
 ) -> None:
     monkeypatch.setattr(Run, "emulated", property(lambda self: Emulated(Path(), "8xA100", 8)))
     monkeypatch.setattr(Emulated, "peaks", lambda self: [(1.0, 13 << 30)] * 8)
-    two, cut = run([{"step_s": 15.2}]), run(*[[{"step_s": 24.0}, {"step_s": 15.05}]] * 8)
+    two, cut = run([{"step_s": 15.2}]), steps(15.05)
     lesson_06.show_cut(two, cut, guess)
     out = capsys.readouterr().out
     assert said in out and "no GPU holds more than 13 GiB" in out and "✓ with the batch in one piece" in out
@@ -168,6 +169,20 @@ def test_bets_that_are_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     takes_nonsense(lambda guess: lesson_06.show_twice(run([{"norm": 0.8}, {"norm": 1.0}]), guess), capsys)
 
 
+def test_a_reader_may_try_other_numbers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is claimed of them, and the page says how to go on."""
+    monkeypatch.setattr(Run, "emulated", property(lambda self: Emulated(Path(), "8xA100", 8)))
+    monkeypatch.setattr(Emulated, "peaks", lambda self: [(1.0, 5 << 30)] * 8)
+    cut = steps(3.0)
+    for rank in cut.ranks:
+        rank.records[-1]["asked"] = ["16", "4096", "4"]
+    lesson_06.show_cut(run([{"step_s": 15.2}]), cut, 8)
+    out = capsys.readouterr().out
+    assert "A step takes 3.0 s" in out and "That's with 16 4096 4. This page goes on with 80 8192 1" in out
+    lesson_06.show_pieces(cut, {8: steps(3.67), 32: steps(2.605)}, 6)
+    assert capsys.readouterr().out.startswith("That's with 16 4096 4.")
+
+
 def here(one_s: float, many_s: float, ranks: int = 2, pieces: int = 8) -> Run:
     steps = [{"m": m, "step_s": s * (1 + k / 100)} for k in range(7) for m, s in ((1, one_s), (pieces, many_s))]
     return run(*[steps] * ranks)
@@ -231,17 +246,31 @@ def test_the_twins(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 stages: the largest difference is" in capsys.readouterr().out
 
 
+def in_one_piece(take_home: Any, steps: int) -> torch.Tensor:
+    """The weights that its model has after so many steps of a plain loop."""
+    model = take_home.Stage(0, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(steps):
+        x, y = take_home.batch(step, 64)
+        take_home.loss_of(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
 TAKE_HOME = {"1": (1, []), "2": (2, []), "2 x 2": (4, ["--stages", "2"])}
 
 
 @pytest.mark.timeout(200)
 def test_the_file_to_take_home_trains_alike_in_stages_and_in_pipelines(tmp_path: Path) -> None:
-    """One rank, two stages, and two pipelines of two: the same losses, and a file that loads whole."""
+    """One rank, two stages, and two pipelines of two: the same losses, a file that loads whole, and the weights of a
+    plain loop."""
     spec = importlib.util.spec_from_file_location("take_home_06", lesson_06.TAKE_HOME)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    losses, weights = [], []
+    losses, weights = [], [in_one_piece(module, 6)]
     for name, (ranks, args) in TAKE_HOME.items():
         folder = tmp_path / name
         folder.mkdir()

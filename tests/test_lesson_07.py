@@ -464,6 +464,30 @@ def test_the_file_to_take_home_is_ddp_if_ranks_agree_after_each_step(tmp_path: P
     assert all(torch.allclose(weights[name], others[name], atol=1e-3) for name in weights)
 
 
+APART = """
+import importlib.util
+import torch, torch.distributed as dist
+from course_utils.rank import report
+dist.init_process_group()
+spec = importlib.util.spec_from_file_location("take_home", {path!r})
+take_home = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(take_home)
+torch.manual_seed(dist.get_rank())
+model = take_home.new_model()
+before = [p.sum().item() for p in model.parameters()]
+take_home.Meeting(model, 1.0, 0.0)
+report(before=before, after=[p.sum().item() for p in model.parameters()])
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_of_the_file_to_take_home_begin_with_the_weights_of_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "apart.py").write_text(APART.format(path=str(lesson_07.TAKE_HOME)))
+    found = launch(tmp_path / "apart.py", 2, device="cpu", threads=1, quiet=True)
+    zero, one = found.values("before")
+    assert zero != one and found.values("after") == [zero, zero]
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_file_to_take_home_learns_with_few_meetings(ranks: int, tmp_path: Path) -> None:

@@ -454,9 +454,18 @@ def data(n):
     samples.tensors[0][100, 0] = 1e6        # beyond fp16
     return samples
 
+clip, norms = torch.nn.utils.clip_grad_norm_, []
+
+def noted(*args, **kwargs):
+    norms.append(clip(*args, **kwargs))
+    return norms[-1]
+
+torch.nn.utils.clip_grad_norm_ = noted
 take_home.data = data
 sys.argv[1:] = {args!r}
 take_home.main()
+found = torch.stack(norms)
+print("largest norm", found[found.isfinite()].max().item(), "of", len(found))
 """
 
 
@@ -473,6 +482,8 @@ def test_the_file_to_take_home_skips_and_goes_on_in_fp16(tmp_path: Path) -> None
 
     log = go("--epochs", "2")
     assert re.findall(r"loss scale ([\d.e+]+), (\d+) steps skipped", log) == [("32768", "1"), ("16384", "1")], log
+    largest, clips = re.findall(r"largest norm ([\d.]+) of (\d+)", log)[0]
+    assert float(largest) < 100 and int(clips) == 2 * 21, "what's clipped are the true gradients, not S times as large"
     saved = torch.load(tmp_path / "08_amp.pt")
     assert saved["schedule"]["last_epoch"] == 2 * 21 - 2 and saved["scaler"]["scale"] == 2.0**14
     assert all(p.isfinite().all() for p in saved["model"].values())
