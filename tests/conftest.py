@@ -16,8 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import nbformat
 import psutil
 import pytest
+
+from course_utils.results import RankResult
+from course_utils.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "COURSE_TEST_MARK"
@@ -62,6 +66,25 @@ def takes_nonsense(show: Callable[[Any], object], capsys: pytest.CaptureFixture[
         assert said.count("Your bet should be ") == 1 and "You said" not in said, (guess, said)
     show(None)
     assert "Your bet" not in capsys.readouterr().out
+
+
+def made_run(
+    *ranks: list[dict[str, Any]], script: Path | str = "cell.py", folder: Path | str = "", stack: str = "",
+    outcome: str = "finished",
+) -> Run:  # fmt: skip
+    """A run whose ranks reported these records; `stack` is where rank 0 stands, which hasn't ended then."""
+    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
+    if stack:
+        results[0].exitcode, results[0].stack = None, stack
+    return Run(results, str(script), [], "", "warm", "", 1.0, str(folder), outcome)
+
+
+def program_of(lesson: str, file: str) -> str:
+    """The program of a lesson's cell, by the number of the lesson and the cell's `--file`."""
+    (notebook,) = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+    cells = nbformat.read(notebook, as_version=4).cells
+    (source,) = (c.source for c in cells if c.source.startswith("%%ranks") and f"--file {file} " in c.source)
+    return str(source.partition("\n")[2])
 
 
 def load_tool(name: str) -> ModuleType:

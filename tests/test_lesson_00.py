@@ -10,23 +10,17 @@ from pathlib import Path
 import pytest
 from by_torchrun import torchrun
 from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
+from conftest import made_run as run
 
 import lesson_00
 from course_utils import Run, Sweep, predict, published
 from course_utils.claims import ClaimError
 from course_utils.explore import scaling_laws
 from course_utils.figures import Figure
-from course_utils.results import RankResult
 from lesson_00 import deeper, job
 from lesson_00.ways import LAYERS, MODEL, TEXTS, WAYS, WHOLE, Way
 
 Captured = pytest.CaptureFixture[str]
-
-
-def run(*ranks: list[dict[str, object]]) -> Run:
-    """A run whose ranks reported these records."""
-    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
-    return Run(results, "job.py", [], "", "warm", "", 1.0, "")
 
 
 def a_job(n: int, train_s: float, test_s: float, shared: bool = False, tested: int | None = None) -> Run:

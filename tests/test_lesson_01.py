@@ -12,7 +12,7 @@ from typing import Any
 import nbformat
 import pytest
 from by_torchrun import torchrun
-from conftest import ROOT, checks, concludes_nothing, disturb, takes_nonsense
+from conftest import ROOT, checks, concludes_nothing, disturb, made_run, takes_nonsense
 
 import lesson_01
 from course_utils import Run
@@ -20,7 +20,6 @@ from course_utils.check import check_exercise, digest
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.predict import BreakEven
-from course_utils.results import RankResult
 from course_utils.samples import Samples
 
 PAID_CASES = checks("lesson_01.cases").PAID_CASES
@@ -138,7 +137,7 @@ def test_ratios_refuse_what_they_cannot_draw() -> None:
 
 
 def run(*records: dict[str, Any], script: str = "race.py") -> Run:
-    return Run([RankResult(0, 0, log="no such file", records=list(records))], script, [], "", "warm", "", 1.0, "")
+    return made_run(list(records), script=script)
 
 
 def race(

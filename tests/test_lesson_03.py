@@ -16,22 +16,16 @@ import pytest
 import torch
 from by_torchrun import torchrun
 from conftest import checks, concludes_nothing, disturb, takes_nonsense
+from conftest import made_run as run
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lesson_03
 from course_utils import Run
 from course_utils.claims import ClaimError
-from course_utils.results import RankResult
 from lesson_03 import deeper, threads, traffic
 
 Records = list[dict[str, object]]
-
-
-def run(*ranks: Records) -> Run:
-    """A run whose ranks reported these records."""
-    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
-    return Run(results, "cell.py", [], "", "warm", "", 1.0, "")
 
 
 def on_gpus(monkeypatch: pytest.MonkeyPatch, n: int) -> None:

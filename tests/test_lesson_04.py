@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
+from conftest import ROOT, concludes_nothing, disturb, made_run, takes_nonsense
 from torch.utils.data import DistributedSampler
 
 import lesson_03
@@ -20,7 +20,6 @@ from course_utils import Run, Samples, Sweep, launch
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.pages import AT_ONCE, SENTENCE_ENDS, Diff
-from course_utils.results import RankResult
 
 
 def test_diff_counts_lines(tmp_path):
@@ -69,9 +68,7 @@ def test_diff_of_equal_files_and_of_a_missing_one(tmp_path):
 
 
 def run(*ranks: list[dict[str, object]], script: Path | str = "ddp.py") -> Run:
-    """A run whose ranks reported these records."""
-    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
-    return Run(results, str(script), [], "", "warm", "", 1.0, "")
+    return made_run(*ranks, script=script)
 
 
 def trained(

@@ -10,23 +10,18 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb
+from conftest import ROOT, concludes_nothing, disturb, made_run
 
 import lesson_05
 from course_utils import Run, Samples, launch, predict
 from course_utils.claims import ClaimError
 from course_utils.figures import Figure
-from course_utils.results import RankResult
 
 SIX = [0, 1, 2, 3, 4, 5]
 
 
-def run(*ranks: list[dict[str, object]], folder: Path | None = None, stack: str = "", outcome: str = "finished") -> Run:
-    """A run whose ranks reported these records; `stack` is where rank 0 stands."""
-    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
-    if stack:
-        results[0].exitcode, results[0].stack = None, stack
-    return Run(results, str(lesson_05.BY_HAND), [], "", "warm", "", 1.0, str(folder or ""), outcome)
+def run(*ranks: list[dict[str, object]], **more: Any) -> Run:
+    return made_run(*ranks, script=lesson_05.BY_HAND, **more)
 
 
 def sent(ranks: int, off: float = 0.0) -> Run:

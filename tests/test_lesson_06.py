@@ -11,7 +11,8 @@ import nbformat
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
+from conftest import ROOT, concludes_nothing, disturb, program_of, takes_nonsense
+from conftest import made_run as run
 
 import lesson_06
 from course_utils import Run, launch
@@ -19,31 +20,15 @@ from course_utils.claims import ClaimError
 from course_utils.emulated import Emulated
 from course_utils.figures import Figure
 from course_utils.predict import simulate_pipeline
-from course_utils.results import RankResult
 from lesson_06 import IDLE, deeper
 
 NOTEBOOK = ROOT / "notebooks" / "06_model_and_pipeline_parallel.ipynb"
-
-
-def run(*ranks: list[dict[str, Any]], stack: str = "") -> Run:
-    """A run whose ranks reported these records; `stack` is where rank 0 stands."""
-    results = [RankResult(i, 0, log="no such file", records=records) for i, records in enumerate(ranks)]
-    if stack:
-        results[0].stack = stack
-    return Run(results, "no such script", [], "", "warm", "", 1.0, "", "finished")
 
 
 def steps(seconds: float) -> Run:
     """A pipeline on eight GPUs whose last step took so long."""
     asked = list(lesson_06.ASKED)
     return run(*[[{"asked": asked, "step_s": 2 * seconds}, {"asked": asked, "step_s": seconds}]] * 8)
-
-
-def program(file: str) -> str:
-    """The program of a cell, by its `--file`."""
-    cells = nbformat.read(NOTEBOOK, as_version=4).cells
-    (source,) = (c.source for c in cells if c.source.startswith("%%ranks") and f"--file {file} " in c.source)
-    return str(source.partition("\n")[2])
 
 
 @pytest.mark.parametrize(
@@ -66,7 +51,9 @@ def test_what_the_model_needs(guess: Any, said: str, capsys: pytest.CaptureFixtu
     assert said in capsys.readouterr().out
     with pytest.raises(ClaimError, match="ran out of memory"):
         lesson_06.show_needs(run([], stack="KeyboardInterrupt"), guess)
-    assert f"range({lesson_06.LAYERS})" in program("one_gpu.py") and f"({lesson_06.WIDTH}, " in program("one_gpu.py")
+    assert f"range({lesson_06.LAYERS})" in program_of("06", "one_gpu.py") and f"({lesson_06.WIDTH}, " in program_of(
+        "06", "one_gpu.py"
+    )
 
 
 def test_two_gpus_take_turns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +120,7 @@ def test_more_micro_batches(
 
 def emulated(m: int, folder: Path) -> Run:
     """The program of the page on eight emulated GPUs."""
-    (folder / "pipeline.py").write_text(program("pipeline.py"))
+    (folder / "pipeline.py").write_text(program_of("06", "pipeline.py"))
     words = [lesson_06.LAYERS, lesson_06.WIDTH, m]
     return launch(folder / "pipeline.py", 8, words, cluster="8xA100", quiet=True)
 
@@ -237,7 +224,7 @@ def test_stepping_twice(guess: Any, said: str, capsys: pytest.CaptureFixture[str
 
 
 def test_the_program_that_steps_twice(tmp_path: Path) -> None:
-    (tmp_path / "twice.py").write_text(program("twice.py"))
+    (tmp_path / "twice.py").write_text(program_of("06", "twice.py"))
     lesson_06.show_twice(launch(tmp_path / "twice.py", 2, device="cpu", threads=1, quiet=True))
 
 

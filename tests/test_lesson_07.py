@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
+from conftest import ROOT, concludes_nothing, disturb, made_run, program_of, takes_nonsense
 
 import lesson_07
 from course_utils import Run, launch
 from course_utils.claims import ClaimError
-from course_utils.results import RankResult
 from lesson_07 import old_gradients, ways
 
 PAGE = ROOT / "notebooks" / "07_rpc_and_hogwild.ipynb"
@@ -23,9 +22,7 @@ BUCKETS = ROOT / "notebooks" / "programs" / "05_buckets.py"  # a training step, 
 
 
 def run(*records: dict[str, object], script: Path = lesson_07.HOGWILD) -> Run:
-    """A run of one rank that reported these records."""
-    ranks = [RankResult(0, 0, log="no such file", records=list(records))]
-    return Run(ranks, str(script), [], "", "warm", "", 1.0, "")
+    return made_run(list(records), script=script)
 
 
 def said_by(capsys: pytest.CaptureFixture[str]) -> str:
@@ -101,6 +98,14 @@ def test_the_halves(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -
     out = said_by(capsys)
     assert said in out and "fell from 1.00 to 0.33. The gradients are exactly those of one process." in out
     assert "✓ a model in two processes has the gradients of one process" in out
+
+
+def test_the_program_in_two_processes_has_the_gradients_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "halves.py").write_text(program_of("07", "halves.py"))
+    lesson_07.show_halves(launch(tmp_path / "halves.py", 3, device="cpu", threads=1, quiet=True))
+    assert "`p.grad` holds nothing" in said_by(capsys)
 
 
 def test_halves_with_a_wrong_gradient_or_with_rounding(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
+from conftest import ROOT, concludes_nothing, disturb, made_run, takes_nonsense
 
 import lesson_08
 from course_utils import Run, launch
@@ -19,7 +19,6 @@ from course_utils.claims import ClaimError
 from course_utils.predict import Bracket
 from course_utils.predict.number_formats import FORMATS, Format
 from course_utils.provenance import Provenance
-from course_utils.results import RankResult
 from course_utils.samples import Samples
 from lesson_08 import small_gradients, speeds
 from lesson_08.pictures import percent
@@ -36,9 +35,7 @@ Said = pytest.CaptureFixture[str]
 
 
 def run(*records: dict[str, Any], script: Path = lesson_08.TAKE_HOME) -> Run:
-    """A run of one rank that reported these records."""
-    rank = RankResult(0, 0, log="no such file", records=list(records))
-    return Run([rank], str(script), [], "", "warm", "", 1.0, "", "finished")
+    return made_run(list(records), script=script)
 
 
 def text(capsys: Said) -> str:
