@@ -608,6 +608,27 @@ def test_a_hang_names_who_is_missing(start: Callable[..., Any]) -> None:
         start(program, 2, timeout=4)
 
 
+@pytest.mark.parametrize("width", (8, 1024))
+def test_ddp_makes_its_buckets_where_its_module_lies(start: Callable[..., Any], width: int) -> None:
+    """Also without set_device: with a second bucket, and after the buckets were made again in step 2."""
+    program = f"""
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+    from course_utils.rank import device, report
+    dist.init_process_group()
+    layers = torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(3)])
+    model = DDP(layers.to(device()), bucket_cap_mb=4)
+    for _ in range(3):
+        model(torch.ones(4, {width}, device=device())).sum().backward()
+        dist.barrier()
+    report(here=torch.cuda.memory_allocated(dist.get_rank()), there=torch.cuda.memory_allocated(1 - dist.get_rank()))
+    """
+    run = start(program, 2)
+    assert all(
+        record["there"] == 0 < record["here"] for rank in run.ranks for record in rank.records if "here" in record
+    )
+
+
 @pytest.fixture
 def bench() -> Any:
     """`tools/bench_emulation.py`, which prints all of the rows that the tests below take some of."""

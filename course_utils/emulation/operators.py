@@ -98,9 +98,10 @@ def _only_shapes(kwargs: dict[str, Any]) -> bool:
     return (wanted is not None and torch.device(wanted).type == "meta") or active_fake_mode() is not None
 
 
-def _from_c() -> str:
+def _from_c() -> tuple[str, int | None]:
     """What a factory makes that was called by torch's C++ code, which takes what it sees, a CPU, for the device: DDP's
-    reducer makes its buckets so, and autograd its zeros. Empty for any other."""
+    reducer makes its buckets so, and autograd its zeros. Empty for any other. With the GPU of DDP's module, if it lies
+    on one: its buckets are made there, whatever the current GPU is."""
     frame: Any = sys._getframe(3)
     # Between it and us: torch's ways of calling an operator, and modes of the program's own.
     between = ("emulation/tensors.py", "torch/_ops.py", "torch/_compile.py", "eval_frame.py")
@@ -110,8 +111,11 @@ def _from_c() -> str:
         frame = frame.f_back
     name = frame.f_code.co_filename if frame is not None else ""
     if name.endswith("nn/parallel/distributed.py"):
-        return "buckets"
-    return "activations" if name.endswith("autograd/graph.py") else ""
+        ddp = frame.f_locals.get("self")
+        lies: Any = getattr(ddp, "device", None)
+        alone = lies is not None and lies.type == "cuda" and not ddp.is_multi_device_module
+        return "buckets", lies.index if alone else None
+    return ("activations" if name.endswith("autograd/graph.py") else ""), None
 
 
 def _either(tensor: torch.Tensor) -> str:
@@ -316,10 +320,12 @@ class Operators(TorchDispatchMode):
         if not known:
             for t in tensors_in(out):
                 t.untyped_storage()._course_host = Host(False)
-        if not tensors and isinstance(out, torch.Tensor) and (kind := _from_c()):
-            out.untyped_storage()._course_either = kind
+        if not tensors and isinstance(out, torch.Tensor):
+            kind, lies = _from_c()
+            if kind:
+                out.untyped_storage()._course_either = kind
             if kind == "buckets" and out.numel() > SMALL and out.dtype.is_floating_point:
-                self._adopt(out, self.gpus.current)
+                self._adopt(out, self.gpus.current if lies is None else lies)
         return out
 
     def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
