@@ -24,7 +24,7 @@ def state(version):
 
 
 def what_lies_there(path, old, new):
-    """"old", "new" or "neither", and the error of a file that can't be loaded."""
+    """ "old", "new" or "neither", and the error of a file that can't be loaded."""
     try:
         found = torch.load(path)
         whole = all((w == found["version"]).all() for w in found["weights"])

@@ -113,13 +113,14 @@ def load(folder):
                 choice = [str(path)]
                 break
             except Exception as error:  # a broken disk, a copy that was cut short: this is what the second file is for
-                print(f"can't read {path}: {error}", flush=True)
+                say(f"can't read {path}: {error}")
     dist.broadcast_object_list(choice)
     if choice[0] is None:
         return None
     saved = torch.load(choice[0], map_location="cpu")  # or eight ranks put eight copies on GPU 0
     if len(saved["random"]) != dist.get_world_size():
-        raise SystemExit(f"{choice[0]} was saved by {len(saved['random'])} ranks, and there are {dist.get_world_size()}")
+        ranks = len(saved["random"])
+        raise SystemExit(f"{choice[0]} was saved by {ranks} ranks: start as many, or remove it")
     return saved
 
 
@@ -143,6 +144,83 @@ def fingerprint(value):
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def start():
+    """Join the other ranks. Returns this rank's device."""
+    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each rank, or all on the CPU
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(device_id=device if gpu else None)  # NCCL between GPUs, gloo between CPUs
+    return device
+
+
+def new_run(args, device):
+    """The data, its sampler and loader, the model in DDP, and all parts that have a state_dict."""
+    torch.manual_seed(0)  # the same weights on all ranks
+    model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, CLASSES)).to(device)
+    ddp = DDP(model, device_ids=[device] if device.type == "cuda" else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    # DDP orders its buckets after its first backward. Do that before loading, or from three ranks on a resumed run adds
+    # in another order, and its last bits differ.
+    ddp(torch.zeros(1, 32, device=device)).sum().backward()
+    optimizer.zero_grad()
+    torch.manual_seed(dist.get_rank())  # from here on each rank draws numbers of its own
+    random.seed(dist.get_rank())
+
+    train_set, micro = Points(1280), args.batch_size // dist.get_world_size()
+    sampler = ResumableSampler(train_set)
+    loader = DataLoader(train_set, micro, sampler=sampler, num_workers=2, pin_memory=device.type == "cuda")
+    steps = -(-len(sampler) // micro)  # of an epoch
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * steps)
+    return train_set, loader, steps, ddp, {"model": model, "optimizer": optimizer, "schedule": schedule}
+
+
+def train(args, device, saved):
+    """From the beginning, or from what was saved, to the end. Returns the states at the end, or None if it was asked to
+    stop."""
+    train_set, loader, steps, ddp, parts = new_run(args, device)
+    stop_file = os.environ.get("SAVE_FILE", args.folder / "stop")  # the batch file of lesson 09 sets SAVE_FILE
+    rank, epoch, batches, loss = dist.get_rank(), 0, 0, None
+    if saved:
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
+        epoch, batches = saved["epoch"], saved["batches"]
+        say(f"going on in epoch {epoch}, after {batches} batches of it")
+    while epoch < args.epochs:
+        loader.sampler.set_epoch(epoch)
+        loader.sampler.done, train_set.epoch = batches * loader.batch_size, epoch
+        batch = iter(loader)  # draws a number to seed its workers with,
+        if saved:
+            set_random_states(saved["random"][rank], device)  # so random states are set after it
+            saved = None
+        for x, y in batch:
+            loss = cross_entropy(ddp(x.to(device)), y.to(device))
+            parts["optimizer"].zero_grad()
+            loss.backward()
+            parts["optimizer"].step()
+            parts["schedule"].step()
+            batches += 1
+            step, stop = epoch * steps + batches, asked_to_stop(stop_file, device)
+            if stop or step % args.save_every == 0:
+                save(all_states(parts, epoch, batches, device), args.folder, step)
+            if stop:
+                say(f"stopped after step {step}")
+                return None
+        if loss is not None:  # a run may go on after the last batch of an epoch
+            say(f"epoch {epoch}: loss {loss.item():.4f}")
+        epoch, batches = epoch + 1, 0
+    if saved:  # it had been done before
+        set_random_states(saved["random"][rank], device)
+    end = all_states(parts, epoch, 0, device)
+    save(end, args.folder, epoch * steps)  # so that starting it once more does nothing
+    return end
+
+
+def say(text):
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
@@ -150,74 +228,15 @@ def main():
     parser.add_argument("--save-every", type=int, default=20, help="steps")
     parser.add_argument("--folder", type=Path, default=Path("09_resume"))
     args = parser.parse_args()
-
-    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each rank, or all on the CPU
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
-    if gpu:
-        torch.cuda.set_device(device)
-    dist.init_process_group(device_id=device if gpu else None)  # NCCL between GPUs, gloo between CPUs
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if args.batch_size % world_size:
-        raise SystemExit(f"--batch-size {args.batch_size} can't be shared by {world_size} ranks")
+    device = start()
+    if args.batch_size % dist.get_world_size():
+        raise SystemExit(f"--batch-size {args.batch_size} can't be shared by {dist.get_world_size()} ranks")
     args.folder.mkdir(parents=True, exist_ok=True)
-    stop_file = os.environ.get("SAVE_FILE", args.folder / "stop")  # lesson 09's batch file for Slurm sets SAVE_FILE
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 256), nn.ReLU(), nn.Dropout(0.2), nn.Linear(256, CLASSES)).to(device)
-    ddp = DDP(model, device_ids=[device] if gpu else None)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    ddp(torch.zeros(1, 32, device=device)).sum().backward()  # DDP orders its buckets after its first backward: do that
-    optimizer.zero_grad()  # before loading, or from three ranks on the order of sums differs, and so do the last bits
-    torch.manual_seed(rank)  # from here on each rank draws numbers of its own
-    random.seed(rank)
-
-    train_set, micro = Points(1280), args.batch_size // world_size
-    sampler = ResumableSampler(train_set)
-    loader = DataLoader(train_set, micro, sampler=sampler, num_workers=2, pin_memory=gpu)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, args.epochs * -(-len(sampler) // micro))
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    steps = -(-len(sampler) // micro)  # of an epoch
-
-    epoch, batches = 0, 0
-    saved = load(args.folder)
-    if saved:
-        for name, part in parts.items():
-            part.load_state_dict(saved[name])
-        epoch, batches = saved["epoch"], saved["batches"]
-        if rank == 0:
-            print(f"going on in epoch {epoch}, after {batches} batches of it", flush=True)
-    while epoch < args.epochs:
-        sampler.set_epoch(epoch)
-        sampler.done, train_set.epoch = batches * micro, epoch
-        batch = iter(loader)  # draws a number to seed its workers with,
-        if saved:
-            set_random_states(saved["random"][rank], device)  # so random states are set after it
-            saved = None
-        for x, y in batch:
-            loss = cross_entropy(ddp(x.to(device)), y.to(device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            batches += 1
-            step, stop = epoch * steps + batches, asked_to_stop(stop_file, device)
-            if stop or step % args.save_every == 0:
-                save(all_states(parts, epoch, batches, device), args.folder, step)
-            if stop:
-                if rank == 0:
-                    print(f"stopped after step {step}", flush=True)
-                    if "REQUEUE_FILE" in os.environ:
-                        Path(os.environ["REQUEUE_FILE"]).touch()  # asks the batch file to queue the job again
-                dist.destroy_process_group()
-                return
-        if rank == 0:
-            print(f"epoch {epoch}: loss {loss.item():.4f}", flush=True)
-        epoch, batches = epoch + 1, 0
-
-    end = all_states(parts, epoch, 0, device)
-    save(end, args.folder, epoch * steps)  # so that starting it once more does nothing
-    if rank == 0:
-        print(f"fingerprint {fingerprint(end)}", flush=True)
+    end = train(args, device, load(args.folder))
+    if end:
+        say(f"fingerprint {fingerprint(end)}")
+    elif dist.get_rank() == 0 and "REQUEUE_FILE" in os.environ:
+        Path(os.environ["REQUEUE_FILE"]).touch()  # asks the batch file to queue the job again
     dist.destroy_process_group()
 
 
