@@ -145,14 +145,9 @@ def show_tokens(plain: Run, large: Run, guess: Guess = ...) -> Figure:
     before, after = tokens_s(plain, SMALL), tokens_s(large, LARGE)
     answer = bet(
         guess,
-        "yes" if after > before else "no",
+        "no",
         close="16 sequences keep it busy, and now each of them costs a second forward.",
-        traps={
-            "yes": "A larger batch helps a GPU that has too little to do. This one had enough with 16.",
-            "no": "A larger batch used it better.",
-        }
-        if after <= before
-        else {"no": "A larger batch used it so much better that it pays for a second forward."},
+        traps={"yes": "A larger batch helps a GPU that has too little to do. This one had enough with 16."},
     )
     say(f"{after:,.0f} tokens a second instead of {before:,.0f}, so {after / before:.0%} of it. {answer}")
     more_checks({"four times the batch fits": large.ok, "the room alone brings nothing": after < before})
