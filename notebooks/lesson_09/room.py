@@ -29,6 +29,11 @@ def needs(run: Run) -> dict[str, int]:
     return parts
 
 
+def why_it_died(run: Run) -> str:
+    """The error of the first rank, and nothing if all went well."""
+    return "" if run.ok else (run.ranks[0].stack or run.log())
+
+
 def step_s(run: Run) -> float:
     return float(run.values("step_s")[-1])
 
@@ -51,10 +56,9 @@ def show_needs(plain: Run, large: Run, guess: Guess = ...) -> Figure:
     )
     say(f"The activations take {kept:.0f} GiB, {kept / others:.1f} times as much as all the rest. {answer}")
     say("With 32 sequences the GPU ran out of memory in the first forward.")
-    died = "out of memory" in (large.ranks[0].stack or large.log())
     more_checks(
         {
-            "with 32 sequences it ran out of memory": not large.ok and died,
+            "with 32 sequences it ran out of memory": "out of memory" in why_it_died(large),
             "activations are more than half of it": kept > others,
         }
     )
