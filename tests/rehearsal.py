@@ -55,13 +55,15 @@ ARGS: dict[str, list[list[str]]] = {
     "06/06_here": [["1", "8"]],
     "06/06_schedules": [["--micro-batches", "16"]],
     "06/06_twin": [[]],
+    "09/09_here": [[]],
+    "09/09_left_out": [[]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
     "08/08_counting": [["--ways", "float32", "bf16 model", "fp16", "--powers", "-7", "16"]],
     "08/08_here": [[]],
     "08/08_steps": [["--ways", "fp32", "TF32", "bf16", "fp16"]],
 }
 # Programs that read what an earlier one saved.
-AFTER = {"04/evaluate": "ddp.py", "04/04_inference": "ddp.py", "09/forgetful": "whole.py"}
+AFTER = {"04/evaluate": "ddp.py", "04/04_inference": "ddp.py"}
 # More for the first line of a program, and why.
 LINES = {
     "01/won": (

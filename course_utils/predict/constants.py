@@ -97,9 +97,3 @@ TP_REPEATED_BYTES = Constant(
     "2 layer norms and 2 dropouts with residual in fp16 read and write 22 B; forward, recomputed forward, and twice"
     " that in backward: 4 * 22. Megatron-LM, arXiv 1909.08053, section 3, repeats them on every rank",
 )
-ATTENTION_SHAPE = Constant(
-    2048 / 6144,
-    "",
-    "sequence length over hidden size, where a case of recomputation names no model",
-    "the 22B model of Korthikanti et al., arXiv 2205.05198, table 3",
-)

@@ -1,4 +1,4 @@
-"""What lesson 09 draws: what became of saves that were killed at different moments."""
+"""A figure of lesson 09: what became of saves that were killed at different moments."""
 
 from __future__ import annotations
 
