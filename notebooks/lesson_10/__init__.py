@@ -329,10 +329,10 @@ def what_you_saw(sharded: Run, counted: Run, ddp: Run, fsdp: Mapping[str, Run], 
     off = abs(four.value("loss", rank=0) / two.value("loss", rank=0) - 1)
     return Words(
         [
-            f"A model of {_params() * STATES / GIB:.0f} GiB trained on eight emulated A100, with {_peak(sharded) / GIB:.0f}"
-            " GiB on each.",
-            f"Your own {counted.world_size} ranks held {share:.0%} of what DDP holds, sent {sent:.2f} times as much, and"
-            " learned the same.",
+            f"A model of {_params() * STATES / GIB:.0f} GiB trained on eight emulated A100, with"
+            f" {_peak(sharded) / GIB:.0f} GiB on each.",
+            f"Your own {counted.world_size} ranks held {share:.0%} of what DDP holds, sent {sent:.2f} times as much,"
+            " and learned the same.",
             f"Where DDP took {here:.0f} ms for a step, FSDP took {there:.0f}.",
             f"Two ranks saved, four loaded, and their losses differed by {off:.0e} of their size.",
         ]
