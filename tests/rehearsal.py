@@ -60,6 +60,10 @@ ARGS: dict[str, list[list[str]]] = {
     "06/06_here": [["1", "8"]],
     "06/06_schedules": [["--micro-batches", "16"]],
     "06/06_twin": [[]],
+    "10/10_counted": [
+        ["DDP", "ZeRO-1", "FSDP, weights kept", "FSDP"],
+        ["FSDP", "FSDP, gathers of 16 bits", "FSDP, all of 16 bits"],
+    ],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
 }
 # Programs that read what an earlier one saved.
