@@ -25,7 +25,8 @@ A100 = 85_094_825_984  # bytes
 OUT_OF_MEMORY = """
     model(x).square().mean().backward()
 torch.OutOfMemoryError: CUDA out of memory (emulated). Tried to allocate 1024 MiB. GPU 0, a NVIDIA A100-SXM4-80GB, has
-79.25 GiB, of which 78.50 GiB are taken: weights 28.00 GiB, buckets 28.00 GiB, gradients 22.00 GiB, activations 0.50 GiB.
+79.25 GiB, of which 78.50 GiB are taken: weights 28.00 GiB, buckets 28.00 GiB, gradients 22.00 GiB, activations 0.50
+GiB. Shard the weights (fully_shard), split the model over GPUs, or keep it in a shorter type.
 """
 
 
@@ -148,7 +149,7 @@ def counts(n: int = 2, times: float = 1.5, gap: float = 1e-6, params: int = 800)
 def test_what_is_counted(guess: Any, said: str, n: int, capsys: pytest.CaptureFixture[str]) -> None:
     figure = lesson_10.show_counts(counts(n), guess)
     out = capsys.readouterr().out
-    assert said in out and out.count("✓") == 3 and f"held {1 / n:.0%} of what it did" in out.replace("12%", "12%")
+    assert said in out and out.count("✓") == 3 and f"held {1 / n:.0%} of what it did" in out
     assert "ZeRO-1" not in figure.summary
     with pytest.raises(ClaimError, match="weights of DDP"):
         lesson_10.show_counts(counts(n, gap=0.3))
@@ -159,8 +160,8 @@ def test_what_is_counted(guess: Any, said: str, n: int, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "0.48 times: 184 ms, and DDP takes 386."),
-        (0.5, "You said 0.5 times: you thought of the update."),
+        (..., "0.61 times: 236 ms, and DDP takes 386."),
+        (0.6, "You said 0.6 times: you thought of the update."),
         (1.5, "You said 1.5 times. That would be so if"),
         (1, "You said 1 times. So it would be"),
         (1.1, "You said 1.1 times. Sending hides"),
@@ -172,9 +173,9 @@ def test_more_traffic_in_less_time(guess: Any, said: str, modelled: Any, capsys:
     lesson_10.show_ways(ddp, fsdp, guess)
     out = capsys.readouterr().out
     assert said in out and "The update takes 191 ms under DDP and 24 with shards." in out
-    assert "DDP takes 195 ms, and FSDP 160." in out
+    assert "The rest is 195 ms under DDP and 212 under FSDP." in out and "rest is 160 ms, and a step 184." in out
     with pytest.raises(ClaimError, match="faster with shards"):
-        lesson_10.show_ways(modelled(0.17, 0.05), fsdp, guess)
+        lesson_10.show_ways(modelled(0.24, 0.19), fsdp, guess)
 
 
 def test_two_machines(modelled: Any, capsys: pytest.CaptureFixture[str]) -> None:
