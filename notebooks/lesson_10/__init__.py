@@ -334,7 +334,7 @@ def what_you_saw(sharded: Run, counted: Run, ddp: Run, fsdp: Mapping[str, Run], 
             f" {_peak(sharded) / GIB:.0f} GiB on each.",
             f"Your own {counted.world_size} ranks held {share:.0%} of what DDP holds, sent {sent:.2f} times as much,"
             " and learned the same.",
-            f"Where DDP took {here:.0f} ms for a step, FSDP took {wide:.0f}, and {narrow:.0f} with gathers in bfloat16.",
+            f"Where DDP took {here:.0f} ms a step, FSDP took {wide:.0f}, and with gathers in bfloat16 {narrow:.0f}.",
             f"Two ranks saved, four loaded, and their losses differed by {off:.0e} of their size.",
         ]
     )
