@@ -226,7 +226,7 @@ def test_the_page_begins_with_what_the_emulated_gpus_say(tmp_path: Path, capsys:
     """Its stakes are typed, so they are compared: what the model takes, and how long a step is."""
     stakes = str(nbformat.read(NOTEBOOK, as_version=4).cells[1].source)
     found = emulated("sharded.py", tmp_path)
-    assert f"at {lesson_10._step_s(found):.1f} seconds a step" in stakes
+    assert f"take {lesson_10._step_s(found):.1f} seconds for a step" in stakes
     whole = lesson_10._params() * lesson_10.STATES / GIB
     assert f"{lesson_10._params() / 1e9:.1f} billion parameters" in stakes and f"or {whole:.0f} GiB in all" in stakes
     assert f"would hold {8 * round(whole)} GiB, and {7 * round(whole)} of these are copies" in stakes
