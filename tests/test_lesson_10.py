@@ -103,7 +103,7 @@ def test_where_ddp_runs_out_of_memory(guess: Any, said: str, capsys: pytest.Capt
         (18, "You said 18 GiB: you thought of what's borrowed."),
         (14, "You said 14 GiB. That's its own eighth."),
         ("14 GiB", "You said 14 GiB. That's its own eighth."),
-        (112, "You said 112 GiB."),
+        (112, "You said 112 GiB. That's all of it"),
         (5, "You said 5 GiB. Each GPU keeps an eighth"),
         (40, "You said 40 GiB. It borrows a layer or two"),
     ],
