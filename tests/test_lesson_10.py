@@ -137,7 +137,7 @@ def counts(n: int = 2, times: float = 1.5, gap: float = 1e-6, params: int = 800)
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "1.50 times. A rank held"),
+        (..., "1.50 times.\nA rank held"),
         (1.5, "You said 1.5 times: you counted the gathers."),
         (3, "You said 3 times. There are three collectives."),
         (2, "You said 2 times. There's one gather for forward"),
@@ -184,9 +184,8 @@ def test_two_machines(modelled: Any, capsys: pytest.CaptureFixture[str]) -> None
         "bfloat16": modelled(1.5, peak_GiB=5),
         "hybrid": modelled(0.4, peak_GiB=8),
     }
-    figure = lesson_10.show_far(far)
+    lesson_10.show_far(far)
     assert "Shards over all 16 take 1500 ms, 1.7 times DDP's. Hybrid takes 400" in capsys.readouterr().out
-    assert "keep shards inside" in figure.summary or figure.mpl is not None
     with pytest.raises(ClaimError, match="over a slow link"):
         lesson_10.show_far({**far, "hybrid": modelled(1.5)})
 
@@ -263,11 +262,8 @@ def test_the_ways_on_emulated_gpus(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_the_program_whose_optimizer_comes_too_early(tmp_path: Path) -> None:
     (tmp_path / "early.py").write_text(program("early.py"))
     lesson_10.show_early(launch(tmp_path / "early.py", 2, device="cpu", threads=1, quiet=True))
-    mended = (
-        program("early.py")
-        .replace("fully_shard(model)\n", "")
-        .replace("optimizer =", "fully_shard(model)\noptimizer =")
-    )
+    (shards,) = (line for line in program("early.py").splitlines(True) if line.startswith("fully_shard("))
+    mended = program("early.py").replace(shards, "").replace("optimizer =", f"{shards}optimizer =")
     (tmp_path / "early.py").write_text(mended)
     losses = launch(tmp_path / "early.py", 2, device="cpu", threads=1, quiet=True).ranks[0].values("loss")
     assert losses[-1] < losses[0], "made in time, it trains"
