@@ -91,6 +91,6 @@ def test_pictures_are_said_in_words_and_can_be_drawn(path: Path) -> None:
 
 def test_the_glossary_is_in_order_and_short() -> None:
     words = re.findall(r"(?m)^## (.+)$", GLOSSARY.read_text())
-    assert words == sorted(words, key=lambda word: word.replace("-", " "))
+    assert words == sorted(words, key=lambda word: word.lower().replace("-", " "))
     lines = GLOSSARY.read_text().splitlines()
     assert max(map(len, lines)) < 200 and "rank" in words
