@@ -57,6 +57,10 @@ ARGS: dict[str, list[list[str]]] = {
     "06/06_twin": [[]],
     "09/09_here": [[]],
     "09/09_left_out": [[]],
+    "10/10_counted": [
+        ["DDP", "ZeRO-1", "FSDP, weights kept", "FSDP"],
+        ["FSDP", "FSDP, gathers of 16 bits", "FSDP, all of 16 bits"],
+    ],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
     "08/08_counting": [["--ways", "float32", "bf16 model", "fp16", "--powers", "-7", "16"]],
     "08/08_here": [[]],

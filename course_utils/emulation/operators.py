@@ -314,7 +314,12 @@ class Operators(TorchDispatchMode):
         if not known and func in _TESTS:
             return _passed(func)
         pinned = kwargs.get("pin_memory")
-        out = func(*args, **({**kwargs, "pin_memory": False} if pinned else kwargs))
+        try:
+            out = func(*args, **({**kwargs, "pin_memory": False} if pinned else kwargs))
+        except RuntimeError:  # DDP's one bucket of the first step may be larger than all memory of this machine
+            if func is not aten.empty.memory_format or not _from_c():
+                raise
+            out = _unwritten(args[0], (1,), kwargs.get("dtype") or torch.get_default_dtype())
         if pinned:
             out.untyped_storage()._course_pinned = True
         if not known:

@@ -1,0 +1,211 @@
+"""What the deeper part of lesson 10 shows: stages on paper, FSDP by hand, split layers, a thousand ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from types import EllipsisType
+from typing import Any
+
+from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
+from course_utils.figures.canvas import Figure
+from course_utils.pages import bet, figure_first, say
+from course_utils.table import Table
+from course_utils.units import readable
+
+COUNTED = Path(__file__).resolve().parents[1] / "programs" / "10_counted.py"
+NAMES = ("DDP", "stage 1", "stage 2", "stage 3")
+AUTOCAST = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}  # in float32, and with autocast as well
+PARAMS, RANKS = 7.5e9, 64  # of the paper's example
+POLICIES = ("FSDP", "FSDP, gathers of 16 bits", "FSDP, all of 16 bits")
+# Tokens a second and GPU, by H100s: mosaicml/llm-foundry@8c8dd48 scripts/train/benchmarking/README.md, MPT-7B
+MPT_7B = {8: 10_643, 128: 10_475, 256: 10_119, 512: 9_670}
+
+Guess = float | int | str | EllipsisType | None
+
+
+@figure_first
+def show_stages(guess: Guess = ...) -> Figure:
+    """What each of 64 ranks holds of 7.5 billion parameters, stage by stage, by the paper's bytes and by autocast's."""
+    paper = [predict.zero_memory(PARAMS, RANKS, stage) for stage in range(4)]
+    autocast = [predict.zero_memory(PARAMS, RANKS, stage, **AUTOCAST) for stage in range(4)]
+    answer = bet(
+        guess,
+        autocast[1].total / 1e9,
+        close="weights and gradients stay, at 8 bytes.",
+        over="The optimizer's 8 bytes are shared by 64.",
+        under="Stage 1 leaves all weights and gradients on each rank, at 4 bytes each.",
+        unit=" GB",
+        within=0.05,
+        traps={(31, 32): "That's the paper's number, for weights and gradients of 2 bytes. With autocast they have 4."},
+        kind="a number of GB, such as 10",
+    )
+    say(
+        f"{autocast[1].total / 1e9:.1f} GB with autocast, and {paper[1].total / 1e9:.1f} as the paper counts. {answer}"
+        f" At stage 3 it's {paper[3].total / 1e9:.1f} either way."
+    )
+    printed = {c.inputs["stage"]: c.observed for c in published.cases("zero")}
+    claim(
+        "the formula gives the sizes that the ZeRO paper prints",
+        all(abs(paper[stage].total / 1e9 - size) < 0.06 for stage, size in printed.items()),
+    )
+    stacks = {}
+    for stage, name in enumerate(NAMES):
+        for label, states in ((f"{name}, paper", paper[stage]), (f"{name}, autocast", autocast[stage])):
+            stacks[label] = {"parameters": states.weights, "gradients": states.gradients, "optimizer": states.optimizer}
+    return figures.memory(stacks, limit_bytes=80e9, decimal=True, title=f"7.5 billion parameters on {RANKS} ranks")
+
+
+def show_stage_1(run: Run) -> Table:
+    """What PyTorch's stage 1 holds and sends, next to DDP and FSDP, from what the core has counted."""
+    rows = []
+    for way in ("DDP", "ZeRO-1", "FSDP"):
+        calls = ", ".join(run.ranks[0].values("calls", way=way)[0])
+        held, beside, sent = (
+            readable("bytes", fmean(run.values(key, way=way)))
+            for key in ("optimizer_bytes", "beside_bytes", "sent_bytes")
+        )
+        rows.append([way, held, beside, sent, calls])
+    times = fmean(run.values("sent_bytes", way="ZeRO-1")) / fmean(run.values("sent_bytes", way="DDP"))
+    say(f"PyTorch's stage 1 sends {times:.2f} times as much as DDP.")
+    claim("ZeroRedundancyOptimizer next to DDP sends as much as FSDP", abs(times - 1.5) < 0.01)
+    most, least = max(run.values("optimizer_bytes", way="ZeRO-1")), min(run.values("optimizer_bytes", way="ZeRO-1"))
+    more_checks({"it deals out whole tensors, about evenly": least > 0 and most < 2 * least + 1e6})
+    return Table(("way", "optimizer", "beside the states", "sent", "calls"), rows, "lrrrl")
+
+
+def show_policies() -> Table:
+    """What a step of FSDP sends if weights, and then gradients too, travel in 16 bits."""
+    threads = None if len(Machine.here().usable_gpus) > 1 else 1
+    run = launch(COUNTED, "auto", args=list(POLICIES), threads=threads, quiet=True)
+    sent = {way: fmean(run.values("sent_bytes", way=way)) for way in POLICIES}
+    kept = {way: run.value("kept", way=way) for way in POLICIES}
+    halves = sent[POLICIES[2]] / sent[POLICIES[0]]
+    claim(
+        "16 bits for all that travels sends half of the bytes, and shards stay in float32",
+        abs(halves - 0.5) < 0.01 and set(kept.values()) == {"torch.float32"},
+    )
+    rows = [[way, readable("bytes", sent[way]), kept[way].removeprefix("torch.")] for way in POLICIES]
+    return Table(("way", "sent in a step", "shards are"), rows, "lrl")
+
+
+def show_inside(run: Run) -> None:
+    """FSDP by hand: a rank's share, its collectives, and the gradients of one device."""
+    layers, calls = run.value("layers"), run.value("calls")
+    say(f"A rank held {run.value('held'):.0%} of the weights, and called {calls} collectives for {layers} layers.")
+    claim(
+        "FSDP by hand: the gradients of one device, for two gathers and a scatter a layer",
+        max(run.values("gap")) < 1e-12 and calls == 3 * layers,
+    )
+
+
+def show_split(run: Run) -> None:
+    """An MLP split over ranks, by hand and by DTensor, against one device."""
+    say("; ".join(run.value("where", rank=0)))
+    gaps = {way: max(run.values("gap", way=way)) for way in ("by hand", "DTensor")}
+    claim("a split MLP has the input gradient of one device, by hand and by DTensor", max(gaps.values()) < 1e-12)
+    sums = {run.value("sums", way=way) for way in gaps}
+    claim("two all-reduces a block: one forward, one backward", sums == {2})
+
+
+def show_mesh(run: Run) -> None:
+    """FSDP around split layers on a grid of 2 by 2 ranks."""
+    say(f"The first weight lies as {run.value('placed')}, and a rank holds {run.value('held'):.2%} of the weights.")
+    claim(
+        "FSDP around tensor parallel layers: the gradients of one device, a quarter a rank",
+        max(run.values("gap")) < 1e-12 and 0.25 <= run.value("held") < 0.27,
+    )
+
+
+def show_thousand(run: Run) -> Figure | None:
+    """What rank 0 of 64 and of 1,024 holds of 7.5 billion parameters, counted on tensors without data."""
+    sentence = "7.5 billion parameters on 64 and on 1,024 ranks: to the byte what the formula says"
+    if not run.records:
+        claim(sentence, None, why="needs a torch newer than 2.10")
+        return None
+    parts = ("parameters", "gradients", "optimizer")
+    held = {f"{n} ranks": {part: run.value(part, n=n) for part in parts} for n in (64, 1024)}
+    paper: dict[str, dict[str, float]] = {}
+    for n in (64, 1024):
+        states = predict.zero_memory(run.value("params"), n, 3, **AUTOCAST)
+        paper[f"{n} ranks"] = {
+            "parameters": states.weights,
+            "gradients": states.gradients,
+            "optimizer": states.optimizer,
+        }
+    claim(sentence, all(held[k][part] == paper[k][part] for k in held for part in parts))
+    say(f"Collectives in a step: {run.value('calls', n=64)} with 64 ranks, {run.value('calls', n=1024)} with 1,024.")
+    largest = sum(held["64 ranks"].values()) / 1e9
+    return figures.memory(
+        paper, held, decimal=True, title=f"Each of 64 ranks holds {largest:.2f} GB, of 1,024 a sixteenth"
+    )
+
+
+@figure_first
+def show_published() -> Figure:
+    """MPT-7B on more and more H100s, published, and what it would be if no traffic hid behind computing."""
+    inputs: Mapping[str, Any] = published.cases("fsdp_overlap")[0].inputs
+    eight, most = MPT_7B[8], max(MPT_7B)
+    bus_Bps = 8 * inputs["nic_GBps"] * 1e9  # a ring uses the interfaces of all 8 GPUs of a node
+    traffic_s = 3 * 2 * inputs["N"] / bus_Bps  # two gathers and a scatter, 2 bytes a weight
+    unhidden = inputs["tokens"] / (inputs["tokens"] / eight + traffic_s)
+    say(
+        f"With 128 GPUs each does {MPT_7B[128] / eight:.0%} of what it does with 8, and with {most} it does"
+        f" {MPT_7B[most] / eight:.0%}. If nothing hid between nodes, it would be {unhidden / eight:.0%}."
+    )
+    more_checks(
+        {
+            "each run is slower than the one on fewer": list(MPT_7B.values()) == sorted(MPT_7B.values(), reverse=True),
+            "even the slowest hides something": MPT_7B[most] > unhidden,
+        }
+    )
+    return figures.bars(
+        {
+            f"{n} H100": Samples([rate], "tokens/s", Provenance("published", "llm-foundry"))
+            for n, rate in MPT_7B.items()
+        },
+        predicted={f"{n} H100": unhidden for n in MPT_7B if n > 8},
+        unit="tokens/s",
+        title=f"MPT-7B under FSDP: with {most} GPUs each loses {1 - MPT_7B[most] / eight:.0%}",
+    )
+
+
+def options(training: predict.Training, memory_bytes: float, bandwidth_Bps: float, ranks: int) -> list[Any]:
+    """DDP, ZeRO-1, FSDP, recomputation and a pipeline for a training, as `predict.strategies` has them."""
+    link = predict.Link(20e-6, bandwidth_Bps)
+    return list(
+        predict.strategies(
+            training,
+            ranks,
+            lambda nbytes: predict.ring_all_reduce(ranks, nbytes, link),
+            lambda nbytes: predict.all_gather(ranks, nbytes, link),
+            link.send_s,
+            micro_batches=2 * ranks,
+        )
+    )
+
+
+@figure_first
+def show_ways_out(training: predict.Training, memory_GiB: float, bandwidth_GBps: float, ranks: int = 8) -> Figure:
+    """What each way to train holds, and which is the fastest that fits."""
+    ways = options(training, memory_GiB * 2**30, bandwidth_GBps * 1e9, ranks)
+    choice = predict.choose(ways, memory_GiB * 2**30)
+    say(f"{choice.best.name if choice.best else 'None of them'}: {choice.reason}")
+    steps = ", ".join(f"{way.name} {way.step_s:.2f} s" for way in ways)
+    say(f"Steps, predicted: {steps}.")
+    fitting = sum(way.memory_bytes <= memory_GiB * 2**30 for way in ways)
+    return figures.memory(
+        {
+            way.name: {
+                "parameters": way.states.weights,
+                "gradients": way.states.gradients,
+                "optimizer": way.states.optimizer,
+                "gathered": way.gathered_bytes,
+                "activations": way.activation_bytes,
+            }
+            for way in ways
+        },
+        limit_bytes=memory_GiB * 2**30,
+        title=f"{fitting} of {len(ways)} ways fit into {memory_GiB:g} GiB",
+    )
