@@ -60,6 +60,7 @@ ARGS: dict[str, list[list[str]]] = {
     "06/06_here": [["1", "8"]],
     "06/06_schedules": [["--micro-batches", "16"]],
     "06/06_twin": [[]],
+    "11/11_link": [["--sums", "--alone", "32", "--together", "32"]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
 }
 # Programs that read what an earlier one saved.

@@ -41,9 +41,15 @@ def batch_file(folder: Path, replaced: tuple[str, str]) -> str:
     program = folder / "program.py"
     program.write_text(PROGRAM)
     text = re.sub(r"#SBATCH --gpus-per-node.*\n", "", JOB.read_text())
-    for old, new in (("--cpus-per-task=64", "--cpus-per-task=1"), ("--nproc-per-node=8", "--nproc-per-node=1"),
-                     ("    11_train.py", f"    {program}"), ("torchrun \\", f"{sys.executable} -m torch.distributed.run \\"),
-                     ("--output=%x-%j.log", f"--output={folder}/log"), ('"$PWD/$SLURM_JOB_ID"', str(folder)), replaced):  # fmt: skip
+    here = [
+        ("--cpus-per-task=64", "--cpus-per-task=1"),
+        ("--nproc-per-node=8", "--nproc-per-node=1"),
+        ("    11_train.py", f"    {program}"),
+        ("torchrun \\", f"{sys.executable} -m torch.distributed.run \\"),
+        ("--output=%x-%j.log", f"--output={folder}/log"),
+        ('"$PWD/$SLURM_JOB_ID"', str(folder)),
+    ]
+    for old, new in (*here, replaced):
         if text.count(old) < 1:
             raise SystemExit(f"{old!r} isn't in the batch file any more")
         text = text.replace(old, new)
@@ -112,7 +118,7 @@ def main() -> None:
         found = {(part, whole): trial(part, whole) for part in PARTS for whole in (True, False)}
     finally:
         cluster.down()
-    here = Provenance.here(f"2 nodes of a local Slurm on {Machine.here().words}")
+    here = Provenance.here(f"2 nodes of a local Slurm on {Machine.here()}")
     points = []
     for (part, whole), facts in found.items():
         seconds = facts.pop("seconds")

@@ -12,6 +12,7 @@ from course_utils.figures.canvas import Figure
 from course_utils.pages import Program, Words, bet, figure_first, say
 from course_utils.table import Table
 
+from .far import show_bert, show_published  # noqa: F401
 from .left_out import left_out_table
 from .two_nodes import LINK, Nodes, show_here, show_link, show_step, show_survived, take_node_away  # noqa: F401
 
@@ -177,7 +178,7 @@ def show_silent(killed: Run, frozen: Run, guess_killed: Guess = ..., guess_froze
     hours = {who: nodes * each * seconds / 3600 for who, seconds in (("NCCL", NCCL_S), ("Slurm", SLURMD_S))}
     say(
         f"With NCCL a sum may take {NCCL_S // 60} minutes by default. On {nodes} nodes with {each} GPUs that's"
-        f" {hours['NCCL']:.0f} GPU hours for a frozen process. For a node without power it's {hours['Slurm']:.0f}, since"
+        f" {hours['NCCL']:.0f} GPU hours for a frozen process. For a node without power it's {hours['Slurm']:.0f}:"
         f" Slurm steps in after {SLURMD_S // 60} minutes."
     )
     claim(
@@ -229,8 +230,8 @@ def show_application(scaling: Mapping[int, Run], batch: int, guess: Guess = ...,
     return Table(
         ("GPUs", "images each", "step", "speed-up", "efficiency", "hours", "GPU hours", "price"),
         [
-            (f"{n:,}", f"{batch // n}", _ms(step_s), f"{gained:.2f}", f"{share:.0%}", f"{total / n:.2f}", f"{total:.0f}",
-             f"{total * price:,.0f}")
+            (f"{n:,}", f"{batch // n}", _ms(step_s), f"{gained:.2f}", f"{share:.0%}",
+             f"{total / n:.2f}", f"{total:.0f}", f"{total * price:,.0f}")
             for n, step_s, gained, share, total in rows
         ],
         "rrrrrrrr",
@@ -280,8 +281,8 @@ def what_you_saw(
         [
             f"{hello.world_size} ranks met over two nodes, and rank {ASKED} had GPU"
             f" {hello.ranks[ASKED].values('local_rank')[0]} of its node.",
-            f"Eight GPUs were {speedup(one, eight, 8):.1f} times as fast as one. Sixteen were {slow:.1f} times as fast over"
-            f" {link}, and {fast:.1f} times over {better}.",
+            f"Eight GPUs were {speedup(one, eight, 8):.1f} times as fast as one. Sixteen were {slow:.1f} times as fast"
+            f" over {link}, and {fast:.1f} times over {better}.",
             f"Rank 0 noticed a killed neighbour after {waited[0]:.1f} s, and a frozen one after {waited[1]:.1f} s.",
             f"{most:,} GPUs took {times:.0f} times the GPU hours of {rows[0][0]}, for the same training.",
         ]

@@ -1,4 +1,4 @@
-"""What a real Slurm did with the batch file when a part of it was missing, as `tools/record_left_out.py` recorded it."""
+"""What a real Slurm did with the batch file when a part of it was missing: `tools/record_left_out.py` recorded it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Two nodes of a real Slurm on this machine, or of a cluster: a step over their link, predicted from two short jobs, and
-a node that dies. Where there's no Slurm, what somebody recorded."""
+"""Two nodes of a real Slurm on this machine, or of a cluster: a step over their link, predicted from two short jobs,
+and a node that dies. Where there's no Slurm, what somebody recorded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sums of several sizes over whatever joins the ranks, and a DDP step with and without its sum: what a prediction of the
-step needs, and the step itself."""
+"""Sums of several sizes over whatever joins the ranks, and a DDP step with and without its sum: what a prediction of
+the step needs, and the step itself."""
 
 import argparse
 import os
