@@ -182,8 +182,8 @@ def show_silent(killed: Run, frozen: Run, guess_killed: Guess = ..., guess_froze
         f" Slurm steps in after {SLURMD_S // 60} minutes."
     )
     claim(
-        "a killed rank is noticed long before the timeout, and a silent one when it has passed",
-        waited["killed"] < TIMEOUT_S / 2 and waited["frozen"] > 0.95 * TIMEOUT_S,
+        "a killed rank is noticed before the timeout, and a silent one when it has passed",
+        waited["killed"] < 0.75 * TIMEOUT_S and waited["frozen"] > 0.95 * TIMEOUT_S,
     )
 
 

@@ -69,7 +69,7 @@ def what_the_network_costs(device):
     the_sum = seconds(lambda: dist.all_reduce(gradients), device)
     if dist.get_rank() == 0:
         rate = 2 * (n - 1) / n * gradients.nbytes / the_sum / 1e9  # as nccl-tests' bus bandwidth
-        print(f"{n} ranks on {nodes} nodes: a step takes {together * 1e3:.1f} ms, and {alone * 1e3:.1f} ms without its"
+        print(f"nodes {nodes}, ranks {n}: a step takes {together * 1e3:.1f} ms, and {alone * 1e3:.1f} ms without its"
               f" sum: an efficiency of {alone / together:.0%}. The gradients are {gradients.nbytes / 1e6:.0f} MB, and"
               f" their sum alone takes {the_sum * 1e3:.1f} ms ({rate:.1f} GB/s).", flush=True)  # fmt: skip
 
