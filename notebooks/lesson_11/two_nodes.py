@@ -30,7 +30,8 @@ class Nodes:
     or None to see only what was recorded."""
 
     def __init__(self, use: str | None = "local"):
-        self.use, self.cluster = use, None
+        self.use = use
+        self.cluster: local_slurm.Cluster | None = None
         if use == "local":
             self._start()
 
@@ -180,7 +181,7 @@ def take_node_away(nodes: Nodes, script: str | Path) -> tuple[Run, float] | None
     subprocess.run(words, check=True, timeout=20)
     run.refresh(wait_s=120)
     if run.outcome in GOING_ON:
-        subprocess.run(["scancel", run.job["id"]], check=False, timeout=20)
+        subprocess.run(["scancel", (run.job or {})["id"]], check=False, timeout=20)
         say("This machine is so busy that the job didn't come back in time. Run this cell again later.")
         return None
     return run, died_s
