@@ -14,17 +14,7 @@ from course_utils.table import Table
 
 from .far import show_bert, show_published  # noqa: F401
 from .left_out import left_out_table
-from .two_nodes import (  # noqa: F401
-    LINK,
-    SAMPLES,
-    USUAL,
-    Nodes,
-    show_here,
-    show_link,
-    show_step,
-    show_survived,
-    take_node_away,
-)
+from .two_nodes import LINK, SAMPLES, USUAL, Nodes, show_here, show_link, show_step, show_survived, take_node_away  # noqa: F401
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "take_home" / "11_job.sbatch"
