@@ -137,7 +137,7 @@ def show_on_paper(one: Run, two: Mapping[str, Run]) -> Table:
 # --- 3: the batch file ------------------------------------------------------------------------------------------------
 
 
-def show_left_out() -> Table:
+def show_left_out() -> Table | None:
     """What a real Slurm did with the batch file when a line of it was missing, as somebody recorded it."""
     return left_out_table()
 

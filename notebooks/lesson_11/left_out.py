@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from course_utils import more_checks, recorded
+from course_utils.pages import say
 from course_utils.table import Cell, Table
 
 # What was left out, what then happened to the job, and which of its records the two last columns are about.
@@ -16,9 +17,14 @@ TRIALS = {
 }
 
 
-def left_out_table() -> Table:
-    """One row for each part that was left out: what happened to the job with it and without it."""
-    sweep = recorded.sweeps("11_left_out")[-1]
+def left_out_table() -> Table | None:
+    """One row for each part that was left out: what happened to the job with it and without it. None, and a sentence,
+    as long as nobody has recorded it."""
+    sweeps = recorded.sweeps("11_left_out")
+    if not sweeps:
+        say("Nobody has recorded this yet. `python tools/record_left_out.py` does, where Slurm's programs are.")
+        return None
+    sweep = sweeps[-1]
     found = {point["left_out"]: sweep.at(**point)[0].ranks[0].records[0] for point in sweep.points}
     rows = [
         (Cell(part), event, _said(part, found[f"with {part}"]), _said(part, found[part]))
