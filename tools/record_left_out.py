@@ -88,7 +88,7 @@ def trial(part: str, whole: bool) -> dict[str, Any]:
 
     started = time.monotonic()
     wait(lambda: len(lines(r"rank \d of 2 on \w+, attempt 0")) == 2, "two ranks begin")
-    torchruns = len(command("pgrep", "-f", f"torch.distributed.run.*{folder}/program.py").split())
+    torchruns = len(command("pgrep", "-f", f"^{sys.executable} -m torch.distributed.run.*{folder}/program.py").split())
     if part == "B:":  # as Slurm warns: the batch script alone, or everything that srun has started
         command("scancel", "--signal=USR1", *(["--batch"] if whole else []), job)
     elif part == "--open-mode=append":
@@ -97,13 +97,20 @@ def trial(part: str, whole: bool) -> dict[str, Any]:
         (folder / "save_now").touch()
     else:
         (folder / "save_now").touch()
-    wait(done, "the job ends")
+    until = time.monotonic() + WAIT_S
+    while not done() and time.monotonic() < until:  # torchruns that took no part may wait for their turn
+        time.sleep(0.2)
+    if not done():
+        ended = "RUNNING"
+        command("scancel", job)
+    else:
+        ended = state(job)
     facts = {
         "saved": len(lines(r"(?m)^saved$")),
         "first_lines": len(lines(r"rank \d of 2 on \w+, attempt 0")),
         "nodes": sorted(re.search(r"on (\w+)", line)[1] for line in lines(r"rank \d of 2 on \w+")),  # type: ignore[index]
         "torchruns": torchruns,
-        "state": state(job),
+        "state": ended,
         "requeued": (folder / "requeue").exists(),
         "seconds": round(time.monotonic() - started, 1),
     }

@@ -15,6 +15,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before init_process_group: after it, it would keep the group, and gloo may abort at exit
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel as DDP
