@@ -82,7 +82,8 @@ class Program:
         # JupyterLab breaks long lines of an output anywhere, in the middle of a word, too.
         style = "<style>.course-program pre {word-break: normal !important; overflow-wrap: anywhere}</style>"
         label = f"<summary><b>{self.path.name}</b>, {len(self.text.splitlines())} lines</summary>"
-        return f"<details class='course-program'>{label}{style}\n\n```python\n{self.text}```\n\n</details>"
+        language = "python" if self.path.suffix == ".py" else "bash"
+        return f"<details class='course-program'>{label}{style}\n\n```{language}\n{self.text}```\n\n</details>"
 
 
 class Words:

@@ -61,6 +61,7 @@ ARGS: dict[str, list[list[str]]] = {
         ["DDP", "ZeRO-1", "FSDP, weights kept", "FSDP"],
         ["FSDP", "FSDP, gathers of 16 bits", "FSDP, all of 16 bits"],
     ],
+    "11/11_link": [["--sums", "--alone", "32", "--together", "32"]],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
     "08/08_counting": [["--ways", "float32", "bf16 model", "fp16", "--powers", "-7", "16"]],
     "08/08_here": [[]],

@@ -44,7 +44,7 @@ from course_utils.live import Known
 
 EXPLORERS = (
     "bits", "buckets", "checkpoints", "deadlock", "fsdp", "links", "loader", "loss_scale", "memory",
-    "recompute", "ring", "samples", "scaling", "schedules", "staleness", "time_to_accuracy",
+    "nodes", "recompute", "ring", "samples", "scaling", "schedules", "staleness", "time_to_accuracy",
 )  # fmt: skip
 
 
@@ -126,6 +126,8 @@ STORED = [
     ("memory", {"stage": 1}, "(weights 15 GB, gradients 15 GB, optimizer 11.2 GB, activations 33.5 GB), which is too"),
     ("memory", {"stage": 3, "gpus": 64, "recompute": "full"}, "which fits, and leaves"),
     ("memory", {"gpus": 12, "tensor": 8}, "12 GPUs don't divide into groups of 8 x 1: take a multiple of 8"),
+    ("nodes", {}, "On 8 nodes the sum takes 15.5 ms and is longer than backward's 12 ms: 64 GPUs are 53.7 times"),
+    ("nodes", {"nodes": 64, "link": "efa400"}, "hides behind backward's 12 ms: 512 GPUs are 512 times as fast as one"),
     ("recompute", {}, "48 layers in 7 segments: 15% of the memory, 1.33 times the time. Least is held with 24: 7%"),
     ("recompute", {"layers": 4, "segments": 5}, "4 layers divide into at most 4 segments"),
     ("ring", {}, "In all 6 steps a rank sends 2(n-1)/n = 1.5 times its tensor: less than 2"),

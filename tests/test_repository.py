@@ -117,7 +117,10 @@ FOR_LESSONS = FACE | {  # of explore: what a small explorer of one lesson is mad
     for name in (
         "clusters",
         "figures.canvas",
+        "local_slurm",
+        "local_slurm.guard",
         "pages",
+        "predict.experiments",
         "spans",
         "table",
         "units",

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from by_torchrun import torchrun
 from conftest import ROOT, skip_or_fail, tell
 from kernels import limit
 
@@ -488,3 +490,37 @@ def test_nodes_that_share_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPa
                 cluster.shape("1gbit")
         finally:
             cluster.down()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_lesson_11s_files_to_take_home(
+    home: Path, strict: Cluster, monkeypatch: pytest.MonkeyPatch, nodes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Warned, saved, queued again: the same weights as in a training that nobody disturbed, on one node and on two."""
+    files, straight, args = ROOT / "notebooks" / "take_home", tmp_path_factory.mktemp("straight"), ["--steps", "300"]
+    whole = torchrun(files / "11_train.py", *args, ranks=nodes, cwd=straight)
+    assert whole.returncode == 0, whole.stderr
+    text = re.sub(r"#SBATCH --gpus-per-node.*\n", "", (files / "11_job.sbatch").read_text())
+    for old, new in (("--nodes=2", f"--nodes={nodes}"), ("--cpus-per-task=64", "--cpus-per-task=1"),
+                     ("--nproc-per-node=8", "--nproc-per-node=1"), ("--time=60", "--time=5"),
+                     ("    11_train.py", f"    {files}/11_train.py {' '.join(args)}")):  # fmt: skip
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    Path(home, "job.sbatch").write_text(text)
+    env = {**os.environ, "SLURM_CONF": strict.conf, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
+    number = subprocess.check_output(["sbatch", "--parsable", "job.sbatch"], cwd=home, env=env, text=True).strip()
+    log = home / f"11_train-{number}.log"
+    monkeypatch.setenv("SLURM_CONF", strict.conf)
+    until = time.monotonic() + limit(90)
+    while "starts with step 0" not in (log.read_text() if log.exists() else "") and time.monotonic() < until:
+        time.sleep(0.1)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", number], timeout=10)
+    while not (job := jobs.look(number)) or not job.ended and time.monotonic() < until:
+        time.sleep(0.3)
+    said = log.read_text()
+    assert job.state == "COMPLETED" and len(re.findall(r"starts with step [1-9]", said)) == 1, said
+    assert said.count("local rank 0 on") == 2 * nodes and f"nodes {nodes}, ranks {nodes}:" in said, said
+    a, b = (torch.load(folder / "11_train.pt")["model"] for folder in (straight, home))
+    assert all(torch.equal(a[name], b[name]) for name in a)

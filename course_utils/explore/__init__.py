@@ -9,6 +9,7 @@
     explore.loader()    who waits for whom: workers, loading, step
     explore.loss_scale() what a loss scale does to recorded gradients
     explore.memory()    what each GPU holds, and whether it fits: parameters, GPUs, ZeRO stage
+    explore.nodes()     what more machines bring: nodes, the link between them, gradients, computing
     explore.recompute()  keep activations or recompute them: timeline and memory
     explore.ring()      an all-reduce step by step: ranks, who holds which part of the sum, bytes sent
     explore.samples()   who sees which image: the rule of DistributedSampler
@@ -36,6 +37,7 @@ _HOME = {  # function: its module
     "loader": "loader_workers",
     "loss_scale": "gradient_scale",
     "memory": "gpu_memory",
+    "nodes": "several_nodes",
     "recompute": "segment_memory",
     "ring": "ring_frames",
     "samples": "sampler_rule",

@@ -31,7 +31,7 @@ CONTROLS = (
 
 
 def queue_h(values: Values, n: int) -> float:
-    """Hours in the queue: the made-up rule of lesson 11."""
+    """Hours in the queue: a made-up rule."""
     return float(values["queue"] * math.log2(max(1.0, n / NODE)) ** 2)
 
 

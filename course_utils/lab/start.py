@@ -26,7 +26,7 @@ from ..folders import CARRIED, CHECKOUT, COURSE
 from . import FOLDER
 
 BROUGHT = (  # what learners open, and what that links to
-    "notebooks/*.ipynb", "notebooks/*.md", "notebooks/take_home/*.py", "notebooks/programs/*.py",
+    "notebooks/*.ipynb", "notebooks/*.md", "notebooks/take_home/*.*", "notebooks/programs/*.py",
     "exercises/*.ipynb", "solutions/*.ipynb", "data/clusters.toml",
 )  # fmt: skip
 AS_BROUGHT = ".brought.json"  # the hash of each file as it was copied, which tells whether somebody has changed it

@@ -62,7 +62,7 @@ def batch_file(
     options        more lines for Slurm; `exports`, `setup` and `at_end` are lines of shell: variables, what to do
                    before srun, what to do after it
     """
-    warned = "warn this script; B: is for batch, so torchrun and the ranks don't get it"
+    warned = "or up to a minute earlier, warn this script; B: is for batch, so torchrun doesn't get it"
     head = [
         ("--job-name=" + re.sub(r"[^\w.-]", "_", name), ""),
         (f"--nodes={nodes}", "machines"),
