@@ -130,12 +130,13 @@ def bet(
     if not guessed(guess):
         return none
     if isinstance(truth, str):
-        answers = {str(word).lower(): answer for word, answer in {**(traps or {}), truth: close}.items()}
+        answers = {str(word).lower(): (str(word), answer) for word, answer in {**(traps or {}), truth: close}.items()}
         text = guess.strip().lower() if isinstance(guess, str) else ""
         words = [word for word in answers if word == text] or [word for word in answers if word in text]
         if len(words) != 1:
-            return f"Your bet should be {kind or 'one of these: ' + ', '.join(sorted(answers))}."
-        return _you_said(words[0], answers[words[0]])
+            known = ", ".join(sorted(word for word, _ in answers.values()))
+            return f"Your bet should be {kind or f'one of these: {known}'}."
+        return _you_said(*answers[words[0]])
     number = as_number(guess, unit)
     if number is None or (positive and number == 0):
         return f"Your bet should be {kind or 'a number'}."

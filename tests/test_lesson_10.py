@@ -84,14 +84,14 @@ def emulated(
         ("backward", "You said backward: you know what DDP keeps."),
         (" Backward()", "You said backward: you know"),
         ("step", "You said step. On paper, yes"),
-        ("DDP", "You said ddp. It copies rank 0's weights"),
+        ("DDP", "You said DDP. It copies rank 0's weights"),
     ],
 )
 def test_where_ddp_runs_out_of_memory(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     lesson_10.show_copies(run([], stack=OUT_OF_MEMORY), guess)
     assert said in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(ClaimError, match="out of memory"):
-        lesson_10.show_copies(run([], stack="KeyboardInterrupt"), guess)
+    lesson_10.show_copies(run([], stack="KeyboardInterrupt"), guess)
+    assert capsys.readouterr().out == "The run ended before the memory did. Run the cell again.\n"
     layers = f"Linear({lesson_10.WIDTH}, {lesson_10.WIDTH}) for _ in range({lesson_10.LAYERS})"
     assert layers in program("copies.py") and layers in program("sharded.py")
 
@@ -104,6 +104,7 @@ def test_where_ddp_runs_out_of_memory(guess: Any, said: str, capsys: pytest.Capt
         (14, "You said 14 GiB. That's its own eighth."),
         ("14 GiB", "You said 14 GiB. That's its own eighth."),
         (112, "You said 112 GiB. That's all of it"),
+        (15.5, "You said 15.5 GiB. There's more on its way"),
         (5, "You said 5 GiB. Each GPU keeps an eighth"),
         (40, "You said 40 GiB. It borrows a layer or two"),
     ],
@@ -111,9 +112,9 @@ def test_where_ddp_runs_out_of_memory(guess: Any, said: str, capsys: pytest.Capt
 def test_what_fsdp_holds(guess: Any, said: str, modelled: Any, capsys: pytest.CaptureFixture[str]) -> None:
     figure = lesson_10.show_sharded(modelled(2.83, peak_GiB=18.0), guess)
     out = capsys.readouterr().out
-    assert said in out and "A step takes 2.8 s." in out and "✓ a model that no GPU can hold" in out
+    assert said in out and "A step takes 2.8 s." in out and "✓ eight emulated GPUs have room for a model" in out
     assert "DDP would need" in figure.summary
-    with pytest.raises(ClaimError, match="no GPU can hold"):
+    with pytest.raises(ClaimError, match="none can hold"):
         lesson_10.show_sharded(modelled(2.83, peak_GiB=90.0), guess)
 
 

@@ -42,6 +42,9 @@ Guess = float | int | str | EllipsisType | None
 def show_copies(run: Run, guess: Guess = ...) -> None:
     """In which call DDP ran out of memory, and what lay there by then."""
     text = (run.ranks[0].stack or "") + run.log()
+    if "out of memory" not in text:
+        say("The run ended before the memory did. Run the cell again.")
+        return
     parts = {what: float(gib) for what, gib in re.findall(r"(\w+) ([\d.]+) GiB", text.partition("are taken: ")[2])}
     where = "backward" if "backward()" in text else "step" if "optimizer.step()" in text else "DDP"
     answer = bet(
@@ -61,7 +64,6 @@ def show_copies(run: Run, guess: Guess = ...) -> None:
     say(f"On each GPU lay, in GiB: {named}. It has 79, and Adam's averages would want 56 more.")
     more_checks(
         {
-            "the GPUs ran out of memory": "out of memory" in text,
             "each held all weights": abs(parts.get("weights", 0) - _params() * 4 / GIB) < 1,
         }
     )
@@ -87,6 +89,7 @@ def show_sharded(run: Run, guess: Guess = ...) -> Figure:
         within=0.12,
         traps={
             (0.95 * share / GIB, 1.06 * share / GIB): "That's its own eighth. It also borrows, and that comes on top.",
+            (1.06 * share / GIB, 0.88 * peak / GIB): "There's more on its way: gradients, and the next layer's weights.",
             (0.95 * GPUS * share / GIB, 1.1 * GPUS * share / GIB): "That's all of it, as under DDP.",
         },
         kind="a number of GiB, such as 10",
@@ -96,7 +99,7 @@ def show_sharded(run: Run, guess: Guess = ...) -> Figure:
         "On top are activations, gradients on their way to their owners, and the weights of two layers: of the one that"
         f" computes, and of the next. A step takes {_step_s(run):.1f} s."
     )
-    claim("a model that no GPU can hold trains on eight of them", peak < run.emulated.memory_bytes < 8 * share)
+    claim("eight emulated GPUs have room for a model that none can hold", peak < run.emulated.memory_bytes < 8 * share)
     more_checks({"what's borrowed is less than a fifth of the weights": peak - share < 4 * _params() / 5})
     (held,) = list(run.emulated.memory().values())[:1]
     weights = 4.0 * _params()
@@ -146,19 +149,20 @@ def show_counts(run: Run, guess: Guess = ...) -> Figure:
             2: "There's one gather for forward and one for backward. But DDP's sum also has two halves.",
             1: "That's what it is if the gathered weights stay until backward.",
         },
+        kind="a number of times, such as 2",
     )
     gap = max(run.values("gap", way="FSDP"))
     say(f"{times:.2f} times. {answer}")
     say(
-        f"A rank held {_total(run, 'FSDP') / _total(run, 'DDP'):.0%} of what it did under DDP, for {n} ranks share it."
+        f"A rank held {_total(run, 'FSDP') / _total(run, 'DDP'):.0%} of what it did under DDP: {n} ranks share it."
         f" After three steps the weights differ by {gap:.0e} of the way that training has moved them."
     )
     claim("FSDP trains the weights of DDP", gap < 0.01)
     paper = {way: predict.zero_memory(params, n, stage, **IN_32_BITS) for way, stage in STAGES.items()}
     more_checks(
         {
-            "what's held is on paper, to 1%": all(
-                abs(_total(run, way) / states.total - 1) < 0.01 for way, states in paper.items()
+            "what's held is on paper, to 2%": all(
+                abs(_total(run, way) / states.total - 1) < 0.02 for way, states in paper.items()
             ),
             "FSDP sends 1.5 times as much as DDP": abs(times - 1.5) < 0.01,
             "weights that are kept send what DDP does": abs(sent["FSDP, weights kept"] / sent["DDP"] - 1) < 0.01,
@@ -220,7 +224,7 @@ def show_ways(ddp: Run, fsdp: Mapping[str, Run], guess: Guess = ...) -> Figure:
         f" {ms['DDP'] - update['DDP']:.0f} ms under DDP and {ms[first] - update[first]:.0f} under FSDP."
     )
     say(f"With gathers in bfloat16 that rest is {ms[last] - update[last]:.0f} ms, and a step {ms[last]:.0f}.")
-    claim("on eight A100 this step is faster with shards, for all that more is sent", wide < 0.9 * seconds["DDP"])
+    claim("on eight A100 this step is faster with shards, though more is sent", wide < 0.9 * seconds["DDP"])
     more_checks(
         {
             "a shard's update takes an eighth": abs(8 * update[first] / update["DDP"] - 1) < 0.1,
@@ -302,8 +306,7 @@ def show_one_unit(units: Run, whole: Run) -> None:
     few, all_at_once = _peak(units) / GIB, _peak(whole) / GIB
     say(
         f"{all_at_once:.1f} GiB on each GPU, and {few:.1f} with a unit for each layer. A step takes"
-        f" {_step_s(whole) * 1e3:.0f} ms instead of {_step_s(units) * 1e3:.0f}. It trains just the same, and nothing"
-        " tells you."
+        f" {_step_s(whole) * 1e3:.0f} ms instead of {_step_s(units) * 1e3:.0f}. There's no error and no warning."
     )
     more_checks(
         {
@@ -323,13 +326,14 @@ def what_you_saw(sharded: Run, counted: Run, ddp: Run, fsdp: Mapping[str, Run], 
     sent = _mean(counted, "sent_bytes", "FSDP") / _mean(counted, "sent_bytes", "DDP")
     share = _total(counted, "FSDP") / _total(counted, "DDP")
     here, wide, narrow = (_step_s(run) * 1e3 for run in (ddp, fsdp["float32"], fsdp["bfloat16"]))
+    gap = max(counted.values("gap", way="FSDP"))
     off = abs(four.value("loss", rank=0) / two.value("loss", rank=0) - 1)
     return Words(
         [
-            f"A model of {_params() * STATES / GIB:.0f} GiB trained on eight emulated A100, with"
+            f"A model of {_params() * STATES / GIB:.0f} GiB took two steps on eight emulated A100, with"
             f" {_peak(sharded) / GIB:.0f} GiB on each.",
             f"Your own {counted.world_size} ranks held {share:.0%} of what DDP holds, sent {sent:.2f} times as much,"
-            " and learned the same.",
+            f" and their weights ended {gap:.0e} of the way of training from DDP's.",
             f"Where DDP took {here:.0f} ms a step, FSDP took {wide:.0f}, and with gathers in bfloat16 {narrow:.0f}.",
             f"Two ranks saved, four loaded, and their losses differed by {off:.0e} of their size.",
         ]
