@@ -62,11 +62,7 @@ def show_copies(run: Run, guess: Guess = ...) -> None:
     named = ", ".join(f"{what} {gib:.0f}" for what, gib in parts.items() if gib >= 1)
     say(f"In {where}. {answer}")
     say(f"On each GPU lay, in GiB: {named}. It has 79, and Adam's averages would want 56 more.")
-    more_checks(
-        {
-            "each held all weights": abs(parts.get("weights", 0) - _params() * 4 / GIB) < 1,
-        }
-    )
+    more_checks({"each held all weights": abs(parts.get("weights", 0) - _params() * 4 / GIB) < 1})
 
 
 def _params() -> int:
@@ -89,7 +85,7 @@ def show_sharded(run: Run, guess: Guess = ...) -> Figure:
         within=0.12,
         traps={
             (0.95 * share / GIB, 1.06 * share / GIB): "That's its own eighth. It also borrows, and that comes on top.",
-            (1.06 * share / GIB, 0.88 * peak / GIB): "There's more on its way: gradients, and the next layer's weights.",
+            (1.06 * share / GIB, 0.88 * peak / GIB): "There's more on its way: gradients, and the next layer.",
             (0.95 * GPUS * share / GIB, 1.1 * GPUS * share / GIB): "That's all of it, as under DDP.",
         },
         kind="a number of GiB, such as 10",
