@@ -145,7 +145,7 @@ def test_your_own_machine_beside_other_programs(capsys: pytest.CaptureFixture[st
     ("guess", "said"),
     [
         (..., "20,215 tokens a second instead of 23,745, so 85% of it."),
-        ("no", "You said no: 16 sequences keep it busy"),
+        ("no", "You said no. 16 sequences keep it busy"),
         ("Yes!", "You said yes. A larger batch helps"),
         ("perhaps", "Your bet should be one of these: no, yes."),
     ],
@@ -240,7 +240,7 @@ def kills(in_place: int, renamed: int) -> Run:
 @pytest.mark.parametrize(
     ("bad", "guess", "said"),
     [
-        (20, ..., "After 20 of 50 kills there was nothing to load. "),
+        (20, ..., "After 20 of 50 kills there was nothing to load."),
         (20, 22, "You said 22: you've lost a file before."),
         (20, 0, "You said 0. Then overwriting would be safe."),
         (20, 50, "You said 50. Some kills come when the save is done."),

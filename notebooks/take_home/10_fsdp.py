@@ -4,7 +4,7 @@
     torchrun --standalone --nproc-per-node=4 10_fsdp.py --steps 400 --resume --export model.pt
 
 To make it yours, replace the data, the model and `first_weights`. The file of `--export` is an ordinary one, without
-shards: `Model().load_state_dict(torch.load("model.pt"))`. `--start model.pt` begins with such a file.
+shards: `Model().load_state_dict(torch.load("model.pt"))`. `--weights model.pt` begins with such a file.
 """
 
 import argparse
@@ -132,7 +132,7 @@ def main():
     parser.add_argument("--batch", type=int, default=64, help="sequences of all ranks together")
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--resume", action="store_true", help="go on with the last checkpoint")
-    parser.add_argument("--start", metavar="FILE", help="begin with the weights of a file without shards")
+    parser.add_argument("--weights", metavar="FILE", help="begin with the weights of a file without shards")
     parser.add_argument("--export", metavar="FILE", help="write the weights into one at the end")
     args = parser.parse_args()
 
@@ -144,14 +144,14 @@ def main():
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if args.batch % ranks:
         raise SystemExit(f"--batch {args.batch} can't be shared by {ranks} ranks")
-    if args.start and args.resume:
-        raise SystemExit("--start begins anew and --resume goes on: take one of them")
+    if args.weights and args.resume:
+        raise SystemExit("--weights begins anew and --resume goes on: take one of them")
 
     model = build(init_device_mesh(device.type, (ranks,)), device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)  # after fully_shard, which makes new parameters
     done = 0
-    if args.start:
-        start_from(model, args.start)
+    if args.weights:
+        start_from(model, args.weights)
     if args.resume:
         done = resume(model, optimizer)
 
