@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -54,17 +55,29 @@ def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCa
     with rank_side.Collectives() as counted, _optimizer_steps(model) as weights:
         count = function(model, batches, window, LR, doing=doing)
     sent = [nbytes for name, nbytes in counted.calls if name.startswith(("allreduce", "reduce_scatter"))]
+    end, mode = flat(model), model.training
     return {
         "left_out": rank_side.whole(count, "`train`"),
         "start": start,
         "weights": weights,
-        "end": flat(model),
+        "end": end,
         "reduces": sum(nbytes > SMALL for nbytes in sent),
         "small": sum(nbytes <= SMALL for nbytes in sent),
         "rows": max(rows, default=0),
-        "mode": model.training,
+        "mode": mode,
+        "again": _once_more(function, model, batches, seed, doing) if number == 0 else None,
         "broadcasts": sum(n for name, n in counted.calls if name.startswith("broadcast")) / nbytes,
     }
+
+
+def _once_more(
+    function: Callable[..., Any], model: nn.Module, batches: list[tuple[Tensor, Tensor]], seed: int, doing: str
+) -> list[float]:
+    """The weights of the same model object after a second training, which starts from other weights on each rank."""
+    gc.collect()  # the DDP of the first one would still answer to gradients
+    model.load_state_dict(new_model(seed + 500).state_dict())
+    function(model, batches, len(batches), LR, doing=f"{doing}, and then the same model once more")
+    return flat(model)
 
 
 def batch(seed: int, number: int, rank: int, k: int, broken: list[list[int]]) -> tuple[Tensor, Tensor]:

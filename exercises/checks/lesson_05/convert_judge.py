@@ -103,6 +103,12 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, list[list[float]]], case: 
             f"After `train` the model is in training mode, and it was in eval mode before ({words}).",
             "the mode in which it came, as the loop for one device leaves it",
         )
+    if seen[0]["again"] and max(gap(seen[0]["again"], s["again"]) for s in seen) > ROUNDING:
+        raise Difference(
+            "different start",
+            "In a second call with the same model, whose weights somebody has changed, the ranks hold different ones.",
+            "all ranks begin with the weights of rank 0, in each call",
+        )
     wrong = [s["left_out"] for s in seen if s["left_out"] != len(left_out(case))]
     if wrong:
         raise Difference(

@@ -30,13 +30,13 @@ def _differs(kind: str, dumps: Dumps, fault: Fault | None, got: tuple[int, ...] 
     rank, number, line = got
     if fault is None:
         symptom = "sees a fault"
-        if kind == "two groups":
+        if kind.startswith("two groups"):
             symptom = "groups"
         elif any(dump and dump[0]["number"] > 1 for dump in dumps):
             symptom = "forgotten"
         raise Difference(symptom, f"The answer finds a fault, and all ranks agree ({case}).", "None", said)
     if (rank, number) != fault[:2]:
-        if kind in ("two groups", "a group of the last ranks"):
+        if kind.startswith("two groups") or kind == "a group of the last ranks":
             symptom = "groups"
         elif any(dump and dump[0]["number"] > number for dump in dumps) or kind.startswith("records"):
             symptom = "forgotten"
