@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,8 @@ def test_sixteen_ranks_on_two_nodes(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_batch_file_is_the_courses_own() -> None:
-    assert lesson_11.JOB.read_text() == torchrun_job("11_train.py"), "write it again: torchrun_job('11_train.py')"
+    asked = {"script": "11_train.py", "out": "11_train.pt"}
+    assert lesson_11.JOB.read_text() == torchrun_job(**asked), f"write it again, as torchrun_job(**{asked}) has it"
     assert "course_utils" not in lesson_11.JOB.read_text() + lesson_11.TRAIN.read_text()
     assert "```bash" in lesson_11.batch_file()._repr_markdown_()
     assert "```python" in lesson_11.take_home()._repr_markdown_()
@@ -263,6 +265,23 @@ def test_the_six_lines_of_the_page_are_in_the_whole_file() -> None:
     assert len(re.sub(r"\\\n", "", short.strip()).splitlines()) == 5 + ("#!" not in short)
     for word in re.findall(r"--[\w-]+(?:=\S+)?", short):
         assert word.partition("=")[0] in whole, word
+
+
+def test_the_trainer_counts_what_leaves_a_node() -> None:
+    """As the rule on the page does; inside one node, what leaves a GPU."""
+    times_sent = runpy.run_path(str(lesson_11.TRAIN), run_name="train")["times_sent"]
+    assert [times_sent(16, 2), times_sent(32, 4), times_sent(8, 1), times_sent(1, 1)] == [1, 1.5, 1.75, 0]
+
+
+def test_the_trainer_refuses_ranks_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all ranks of a node with four GPUs would train on its CPU, if its torchrun starts eight."""
+    main = runpy.run_path(str(lesson_11.TRAIN), run_name="train")["main"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr("sys.argv", ["11_train.py"])
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(SystemExit, match="8 ranks on .*, and GPUs for only 4 of them. Give torchrun --nproc-per-node=4"):
+        main()
 
 
 def losses(text: str) -> list[str]:
