@@ -3,8 +3,8 @@ home.
 
 Slurm warns the batch script before the job's time is over, and only the script: a signal to the step would end
 torchrun, one that it handles as well as one that it doesn't know, and where Slurm tracks processes by cgroups it
-wouldn't reach the ranks behind torchrun anyway. So the script creates a file, SAVE_FILE. The ranks look for it after every step, save,
-create REQUEUE_FILE and end, and the script puts the job back into the queue.
+wouldn't reach the ranks behind torchrun anyway. So the script creates a file, SAVE_FILE. The ranks look for it after
+every step, save, create REQUEUE_FILE and end, and the script puts the job back into the queue.
 """
 
 from __future__ import annotations
