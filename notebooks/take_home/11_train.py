@@ -80,8 +80,8 @@ def what_the_network_costs(device):
         rate = times_sent(n, nodes) * gradients.nbytes / the_sum / 1e9
         sender = "node" if nodes > 1 else "rank"
         print(f"nodes {nodes}, ranks {n}: a step takes {together * 1e3:.1f} ms, and {alone * 1e3:.1f} ms without its"
-              f" sum: an efficiency of {alone / together:.0%}. The gradients are {gradients.nbytes / 1e6:.0f} MB. Their"
-              f" sum alone takes {the_sum * 1e3:.1f} ms, so each {sender} sends {rate:.1f} GB/s.", flush=True)  # fmt: skip
+              f" sum: an efficiency of {alone / together:.0%}. The sum of {gradients.nbytes / 1e6:.0f} MB alone takes"
+              f" {the_sum * 1e3:.1f} ms, so each {sender} sends {rate:.1f} GB/s.", flush=True)  # fmt: skip
 
 
 def asked_to_save(device):
