@@ -94,7 +94,7 @@ def show_two_nodes(one: Run, eight: Run, two: Mapping[str, Run], guess: Guess = 
     answer = bet(
         guess,
         slow,
-        close="you've met such a cable before.",
+        close="you've met such a cable before, or worked it out.",
         over="All sixteen wait for the cable, in every step.",
         under="It's bad, but not that bad.",
         unit=" times",
@@ -145,8 +145,9 @@ def show_on_paper(one: Run, two: Mapping[str, Run]) -> Table:
         rows.append((LINKS[link], f"{rate / 1e9:.1f} GB/s", *map(_ms, times)))
     say(
         f"The gradients are {nbytes / 1e6:.0f} MB, and two nodes send them once. Computing takes {_ms(compute_s)}, and"
-        f" two thirds of it are backward's {_ms(backward_s)}. The emulator counts with the same links. It adds what the"
-        f" rule leaves out, and that changes the step by {max(map(abs, gaps)):.0%} at most."
+        f" two thirds of it are backward's {_ms(backward_s)}. The emulator counts with the same links, and adds what"
+        f" the rule leaves out: {max(map(abs, gaps)):.0%} of a step at most. {_ms(one.value('step_s') - compute_s)} of"
+        " that DDP takes on one GPU, too."
     )
     return Table(("link", "carries", "the sum", "backward", "step, on paper", "step, emulated"), rows, "lrrrrr")
 
@@ -322,7 +323,7 @@ def what_you_saw(
     most, times = rows[-1][0], rows[-1][-1] / rows[0][-1]
     waited = [
         f"{name} after {seconds:.1f} s"
-        for name, seconds in (("a killed neighbour", noticed_s(killed)), ("a frozen one", noticed_s(frozen)))
+        for name, seconds in (("a killed neighbour", noticed_s(killed)), ("a frozen neighbour", noticed_s(frozen)))
         if seconds is not None
     ]
     return Words(
