@@ -183,6 +183,7 @@ def test_a_rank_that_noticed_late_on_a_busy_machine(
     assert "✓ a killed rank" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_killed_rank_and_a_frozen_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The program of the page: rank 0 lives long enough to notice by itself, or to run into the timeout."""
