@@ -172,7 +172,8 @@ def test_the_plain_file_has_what_the_course_submits(restarts: int) -> None:
         "#SBATCH --signal=B:USR1@300 ",
         "#SBATCH --requeue ", "#SBATCH --open-mode=append ", "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
         "port=$((10000 + SLURM_JOB_ID % 20000))",
-        "srun --kill-on-bad-exit=1 torchrun \\\n", '--rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \\\n',
+        "srun --kill-on-bad-exit=1 torchrun \\\n", '--nproc-per-node="$SLURM_GPUS_ON_NODE"',
+        '--rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" \\\n',
         "    code/train.py --name 'two words' &\n",
     ):  # fmt: skip
         assert line in text, line

@@ -43,7 +43,7 @@ def batch_file(folder: Path, replaced: tuple[str, str]) -> str:
     text = re.sub(r"#SBATCH --gpus-per-node.*\n", "", JOB.read_text())
     here = [
         ("--cpus-per-task=64", "--cpus-per-task=1"),
-        ("--nproc-per-node=8", "--nproc-per-node=1"),
+        ('"$SLURM_GPUS_ON_NODE"', "1"),
         ("    11_train.py", f"    {program}"),
         ("torchrun \\", f"{sys.executable} -m torch.distributed.run \\"),
         ("--output=%x-%j.log", f"--output={folder}/log"),

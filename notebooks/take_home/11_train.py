@@ -1,6 +1,7 @@
 """Train on any number of nodes, say what the network between them costs, and live through a job's end. Plain PyTorch.
 
-    sbatch 11_job.sbatch
+    sbatch --nodes=1 11_job.sbatch    # both, and then compare the two steps: that's what a second node is worth
+    sbatch --nodes=2 11_job.sbatch
     torchrun --standalone --nproc-per-node=2 11_train.py --steps 20
 
 To make it yours, replace the model and `batch`. It saves every `--save-every` steps, and goes on from there when it's
@@ -57,6 +58,13 @@ def seconds(action, device, times=5):
     return slowest.item()
 
 
+def times_sent(ranks, nodes):
+    """How many times a sum sends its bytes out of each node, or out of each GPU if there's only one node. It's the
+    least that does it: on more than two nodes NCCL may send nearly twice the bytes."""
+    senders = nodes if nodes > 1 else ranks
+    return 2 * (senders - 1) / senders
+
+
 def what_the_network_costs(device):
     """Time a step with and without its sum, and the sum alone, on a model of its own."""
     model = DDP(new_model().to(device), device_ids=[device] if device.type == "cuda" else None)
@@ -69,10 +77,11 @@ def what_the_network_costs(device):
     gradients = torch.zeros(sum(p.numel() for p in model.parameters()), device=device)
     the_sum = seconds(lambda: dist.all_reduce(gradients), device)
     if dist.get_rank() == 0:
-        rate = 2 * (n - 1) / n * gradients.nbytes / the_sum / 1e9  # as nccl-tests' bus bandwidth
+        rate = times_sent(n, nodes) * gradients.nbytes / the_sum / 1e9
+        sender = "node" if nodes > 1 else "rank"
         print(f"nodes {nodes}, ranks {n}: a step takes {together * 1e3:.1f} ms, and {alone * 1e3:.1f} ms without its"
-              f" sum: an efficiency of {alone / together:.0%}. The gradients are {gradients.nbytes / 1e6:.0f} MB, and"
-              f" their sum alone takes {the_sum * 1e3:.1f} ms ({rate:.1f} GB/s).", flush=True)  # fmt: skip
+              f" sum: an efficiency of {alone / together:.0%}. The sum of {gradients.nbytes / 1e6:.0f} MB alone takes"
+              f" {the_sum * 1e3:.1f} ms, so each {sender} sends {rate:.1f} GB/s.", flush=True)  # fmt: skip
 
 
 def asked_to_save(device):
@@ -100,7 +109,11 @@ def main():
     args = parser.parse_args()
 
     local_rank = int(os.environ["LOCAL_RANK"])
-    gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # one for each rank, or all on the CPU
+    gpus, ranks = torch.cuda.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])  # of this node
+    if 0 < gpus < ranks:
+        raise SystemExit(f"{ranks} ranks on {socket.gethostname()}, and GPUs for only {gpus} of them. Give torchrun"
+                         f" --nproc-per-node={gpus}, or set CUDA_VISIBLE_DEVICES= to try it on the CPU.")  # fmt: skip
+    gpu = gpus > 0
     device = torch.device("cuda", local_rank) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)

@@ -2,9 +2,9 @@
 home.
 
 Slurm warns the batch script before the job's time is over, and only the script: a signal to the step would end
-torchrun, which handles TERM, INT, HUP and QUIT alone, and where Slurm tracks processes by cgroups it wouldn't reach the
-ranks behind torchrun anyway. So the script creates a file, SAVE_FILE. The ranks look for it after every step, save,
-create REQUEUE_FILE and end, and the script puts the job back into the queue.
+torchrun, one that it handles as well as one that it doesn't know, and where Slurm tracks processes by cgroups it
+wouldn't reach the ranks behind torchrun anyway. So the script creates a file, SAVE_FILE. The ranks look for it after
+every step, save, create REQUEUE_FILE and end, and the script puts the job back into the queue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .. import RESTARTS
 TEXT = Path(__file__).with_name("batch_file.sh")
 
 
-def torchrun(program: str, ranks_per_node: int, max_restarts: int = 0, launcher: str = "torchrun") -> str:
+def torchrun(program: str, ranks_per_node: int | str, max_restarts: int = 0, launcher: str = "torchrun") -> str:
     """The command of each node's task: a torchrun that starts the ranks there. `program` is the script with its
-    arguments, quoted for a shell."""
+    arguments, quoted for a shell, and so are the ranks of a node if a variable holds them."""
     restarts = f" --max-restarts={max_restarts}" if max_restarts else ""
     return (
         f"{launcher} \\\n"
@@ -107,11 +107,14 @@ def torchrun_job(
     minutes: int = 60,
     warn_s: int = 120,
     max_restarts: int = 0,
+    out: str = "",
 ) -> str:
     """A batch file of plain Slurm and plain torchrun, to copy and keep: one rank for each GPU. It needs nothing of this
-    course."""
+    course. The program gets `out`, a file's name, as `--out` in the job's own folder, so that two jobs don't share it.
+    """
+    program = shlex.join([script, *map(str, args)]) + (f' --out "$folder/{out}"' if out else "")
     return batch_file(
-        torchrun(shlex.join([script, *map(str, args)]), gpus_per_node, max_restarts),
+        torchrun(program, '"$SLURM_GPUS_ON_NODE"', max_restarts),
         name=script.rpartition("/")[2].removesuffix(".py"),
         nodes=nodes,
         cpus_per_node=gpus_per_node * cpus_per_gpu,
