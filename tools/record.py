@@ -195,9 +195,9 @@ def _is_record(value: Any) -> bool:
 
 
 def paths(raw: Any) -> list[str]:
-    """The absolute paths in whatever a recording holds, without repeats, in order."""
+    """The absolute paths in whatever a recording holds, without repeats, in order; but for those that all have."""
     if isinstance(raw, str):
-        return [found[0] for found in _PATH.finditer(raw)]
+        return [found[0] for found in _PATH.finditer(raw) if found[0] not in ("/bin/bash", "/dev/null")]
     inside = raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, list) else ()
     return list(dict.fromkeys(path for value in inside for path in paths(value)))
 
