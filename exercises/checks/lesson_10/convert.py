@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import math
-import weakref
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
@@ -79,19 +78,13 @@ class _Made:
     def __init__(self, case: ConvertCase):
         self.case = case
         self.seeds: list[int] = []  # of those that have weights
-        self.made: list[weakref.ref[Model]] = []
 
     def __call__(self) -> Model:
         seed = int(torch.randint(2**40, (), device="cpu"))
         model = new_model(seed, self.case)
         if not model.head.weight.is_meta:
             self.seeds.append(seed)
-        self.made.append(weakref.ref(model))
         return model
-
-    def models(self) -> list[Model]:
-        """Those that somebody still has."""
-        return [model for made in self.made if (model := made()) is not None]
 
 
 def _local(tensor: Tensor) -> Tensor:
@@ -104,17 +97,24 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
-def _held(optimizer: torch.optim.Optimizer, models: list[Model]) -> dict[str, Any]:
-    """What this rank holds when an optimizer has made a step, in bytes."""
+def _held(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What this rank holds when an optimizer has made a step, in bytes, and which weights of its model lie here whole.
+    Models that somebody keeps count as well."""
     gc.collect()
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     averages = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+    named = {id(p): name for model in _models() for name, p in model.named_parameters()}
     return {
         "moves": any(p.grad is not None for p in trained),
-        "weights": _bytes([*trained, *(p for model in models for p in model.parameters())]),
+        "weights": _bytes([*trained, *(p for model in _models() for p in model.parameters())]),
         "averages": _bytes(averages),
-        "whole": [name for model in models[-1:] for name, p in model.named_parameters() if _local(p).shape == p.shape],
+        "whole": [named[id(p)] for p in trained if id(p) in named and _local(p).shape == p.shape],
     }
+
+
+def _models() -> list[Model]:
+    """Also copies, and those of a class that `fully_shard` has made from theirs."""
+    return [one for one in gc.get_objects() if issubclass(type(one), Model)]
 
 
 def _sizes(case: ConvertCase) -> dict[str, int]:
@@ -147,7 +147,7 @@ def script(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
     def note(optimizer: torch.optim.Optimizer) -> None:
         steps.append(len(counted.calls))
         if len(steps) == 2:
-            held.update(_held(optimizer, made.models()))
+            held.update(_held(optimizer))
 
     may_change = ("the random state", "the environment")
     function = rank_side.function(load(), "main", "make_model", "batches", "path", changes=may_change)
