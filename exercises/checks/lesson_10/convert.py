@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import cross_entropy, gelu
 
 from .. import rank_side
@@ -78,36 +79,44 @@ class _Made:
     def __init__(self, case: ConvertCase):
         self.case = case
         self.seeds: list[int] = []  # of those that have weights
+        self._weights: dict[int, tuple[StorageWeakRef, int]] = {}  # their memory, and how much that is
 
     def __call__(self) -> Model:
         seed = int(torch.randint(2**40, (), device="cpu"))
         model = new_model(seed, self.case)
         if not model.head.weight.is_meta:
             self.seeds.append(seed)
+            memory = [p.untyped_storage() for p in model.parameters()]
+            self._weights |= {one.data_ptr(): (StorageWeakRef(one), one.nbytes()) for one in memory}
         return model
+
+    def still_there(self) -> dict[int, int]:
+        """Memory of the weights as they were made that somebody still holds, such as a wrapper: address -> bytes."""
+        return {address: nbytes for address, (one, nbytes) in self._weights.items() if not one.expired()}
 
 
 def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """What lies on this rank of some tensors. Memory that two of them share counts once."""
+def _memory(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """What lies on this rank of some tensors: address -> bytes. Memory that two of them share is there once."""
     storages = [_local(tensor).untyped_storage() for tensor in tensors if not tensor.is_meta]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
-def _held(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def _held(optimizer: torch.optim.Optimizer, made: _Made) -> dict[str, Any]:
     """What this rank holds when an optimizer has made a step, in bytes, and which weights of its model lie here whole.
     Models that somebody keeps count as well."""
     gc.collect()
     trained = [p for group in optimizer.param_groups for p in group["params"]]
     averages = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
     named = {id(p): name for model in _models() for name, p in model.named_parameters()}
+    weights = _memory([*trained, *(p for model in _models() for p in model.parameters())])
     return {
         "moves": any(p.grad is not None for p in trained),
-        "weights": _bytes([*trained, *(p for model in _models() for p in model.parameters())]),
-        "averages": _bytes(averages),
+        "weights": sum((made.still_there() | weights).values()),
+        "averages": sum(_memory(averages).values()),
         "whole": [named[id(p)] for p in trained if id(p) in named and _local(p).shape == p.shape],
     }
 
@@ -147,7 +156,7 @@ def script(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
     def note(optimizer: torch.optim.Optimizer) -> None:
         steps.append(len(counted.calls))
         if len(steps) == 2:
-            held.update(_held(optimizer))
+            held.update(_held(optimizer, made))
 
     may_change = ("the random state", "the environment")
     function = rank_side.function(load(), "main", "make_model", "batches", "path", changes=may_change)

@@ -18,6 +18,7 @@ SAID = {
     r"mixed torch\.Tensor and DTensor": "mixed",
     r"has no attribute 'module'": "module",
     r"Invariant encountered": "outside in",
+    r"c10d\.broadcast_": "wrapped",
 }
 KNOWN = {"own norm": "Each rank clips by the norm of its own shards", "not clipped": "The gradients aren't clipped"}
 
@@ -113,7 +114,7 @@ def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> None:
             f"In a step {summed} tensors are all-reduced that are larger than a loss ({words}).",
             "gradients are reduce-scattered, by `fully_shard`, and by nobody else",
         )
-    gathers = [[size for name, n in step if (size := _gathered(name, n, ranks))] for step in steps]
+    gathers = [[size for name, n in step if (size := _gathered(name, n, ranks)) > SMALL * ranks] for step in steps]
     largest, fewest = max(map(max, gathers), default=0.0), min(map(sum, gathers[1:]))
     if largest > ROOM * sizes["unit"]:
         raise Difference(
