@@ -127,7 +127,7 @@ def _models() -> list[Model]:
 
 
 def _sizes(case: ConvertCase) -> dict[str, int]:
-    """Bytes of the weights, of a rank's share of them at the most, and of the largest unit when it's gathered."""
+    """Bytes of the weights, of a block, of a rank's share at the most, and of the largest unit when it's gathered."""
     ranks, blocks, _ = case
     with torch.device("meta"):
         model = Model(*case[1:])
@@ -138,6 +138,7 @@ def _sizes(case: ConvertCase) -> dict[str, int]:
     share_of_all, of_a_block = share(model.parameters()), share(model.blocks[0].parameters())
     return {
         "all": sum(p.nbytes for p in model.parameters()),
+        "block": sum(p.nbytes for p in model.blocks[0].parameters()),
         "share": share_of_all,
         "unit": ranks * max(of_a_block, share_of_all - blocks * of_a_block),
     }

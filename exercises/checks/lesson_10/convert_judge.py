@@ -122,11 +122,11 @@ def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> None:
             f"A gather brings {largest:,.0f} bytes onto every rank, of {sizes['all']:,} in all ({words}).",
             f"at most {sizes['unit']:,}: one block",
         )
-    if fewest < 1.5 * sizes["all"]:
+    if fewest < sizes["all"] + (blocks - 0.5) * sizes["block"]:
         raise Difference(
             "kept",
-            f"In a step {fewest / sizes['all']:.1f} times the weights are gathered: what was gathered in forward stays"
-            f" until backward, and at last a rank holds the whole model ({words}).",
+            f"In a step {fewest / sizes['all']:.1f} times the weights are gathered: what's gathered for forward stays"
+            f" until backward ({words}).",
             "every block is gathered for forward, dropped, and gathered again for backward",
         )
     most = max(map(len, gathers[1:]))
