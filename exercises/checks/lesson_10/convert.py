@@ -27,6 +27,15 @@ from .cases import CONVERT_LR, MAX_NORM, SCALES, ConvertCase
 FEATURES, CLASSES, SAMPLES = 24, 4, 6
 FILE = "model.pt"
 computed_in: set[str] = set()  # types of a block's weights while it computes
+kept: list[int] = []  # how many blocks lay whole on this rank at the end of each forward
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _lies_whole(p: Tensor) -> bool:
+    return _local(p).shape == p.shape and _local(p).untyped_storage().nbytes() >= p.nbytes
 
 
 class Block(nn.Module):
@@ -51,6 +60,7 @@ class Model(nn.Module):
         x = self.embed(x)
         for block in self.blocks:
             x = block(x)
+        kept.append(sum(_lies_whole(block.up.weight) for block in self.blocks))
         result: Tensor = self.head(x)
         return result
 
@@ -95,10 +105,6 @@ class _Made:
         return {address: nbytes for address, (one, nbytes) in self._weights.items() if not one.expired()}
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def _memory(tensors: Iterable[Tensor]) -> dict[int, int]:
     """What lies on this rank of some tensors: address -> bytes. Memory that two of them share is there once."""
     storages = [_local(tensor).untyped_storage() for tensor in tensors if not tensor.is_meta]
@@ -117,7 +123,7 @@ def _held(optimizer: torch.optim.Optimizer, made: _Made) -> dict[str, Any]:
         "moves": any(p.grad is not None for p in trained),
         "weights": sum((made.still_there() | weights).values()),
         "averages": sum(_memory(averages).values()),
-        "whole": [named[id(p)] for p in trained if id(p) in named and _local(p).shape == p.shape],
+        "whole": [named[id(p)] for p in trained if id(p) in named and _lies_whole(p)],
     }
 
 
@@ -127,7 +133,7 @@ def _models() -> list[Model]:
 
 
 def _sizes(case: ConvertCase) -> dict[str, int]:
-    """Bytes of the weights, of a block, of a rank's share at the most, and of the largest unit when it's gathered."""
+    """Bytes of the weights, of a rank's share of them at the most, and of the largest unit when it's gathered."""
     ranks, blocks, _ = case
     with torch.device("meta"):
         model = Model(*case[1:])
@@ -138,7 +144,6 @@ def _sizes(case: ConvertCase) -> dict[str, int]:
     share_of_all, of_a_block = share(model.parameters()), share(model.blocks[0].parameters())
     return {
         "all": sum(p.nbytes for p in model.parameters()),
-        "block": sum(p.nbytes for p in model.blocks[0].parameters()),
         "share": share_of_all,
         "unit": ranks * max(of_a_block, share_of_all - blocks * of_a_block),
     }
@@ -175,6 +180,7 @@ def script(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
         held=held,
         calls=[counted.calls[a:b] for a, b in pairwise([0, *steps])],
         types=sorted(computed_in),
+        kept=max(kept, default=0),
         sizes=_sizes(case),
         losses=[rank_side.number(loss, "`main`, in its list of losses,") for loss in losses],
         writes=files.writes,

@@ -61,12 +61,13 @@ def _words(case: ConvertCase) -> str:
 
 def _held(seen: list[dict[str, Any]], words: str) -> float:
     """Which part of the weights the rank with the most of them holds."""
-    if any(len(s["calls"]) < 2 or not s["held"]["moves"] for s in seen):
+    if any(len(s["calls"]) < 2 for s in seen):
+        raise _steps(seen, words)
+    if not all(s["held"]["moves"] for s in seen):
         raise Difference(
             "not trained",
-            f"The optimizer has no parameter that gets a gradient: its steps change nothing ({words}).",
-            "an optimizer of the parameters that the model has",
-            by_rank([f"{len(s['calls'])} steps" for s in seen]),
+            f"When the optimizer makes a step, none of its parameters has a gradient: nothing changes ({words}).",
+            "an optimizer of the parameters that the model has, and steps after `backward()`",
         )
     sizes, held = seen[0]["sizes"], [s["held"] for s in seen]
     got = by_rank([f"{h['weights']:,} bytes of weights, {h['averages']:,} of the optimizer" for h in held])
@@ -84,6 +85,16 @@ def _held(seen: list[dict[str, Any]], words: str) -> float:
             got,
         )
     raise Difference("whole", f"A rank holds more than its share ({words}).", expected, got)
+
+
+def _steps(seen: list[dict[str, Any]], words: str) -> Difference:
+    counts = [len(s["calls"]) for s in seen]
+    return Difference(
+        "steps",
+        f"The optimizer makes another number of steps than the DDP program ({words}).",
+        f"{len(SCALES)}: one for each batch",
+        by_rank([f"{count} steps" for count in counts]),
+    )
 
 
 # --- what a rank sends ------------------------------------------------------------------------------------------------
@@ -115,18 +126,17 @@ def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> None:
             "gradients are reduce-scattered, by `fully_shard`, and by nobody else",
         )
     gathers = [[size for name, n in step if (size := _gathered(name, n, ranks)) > SMALL * ranks] for step in steps]
-    largest, fewest = max(map(max, gathers), default=0.0), min(map(sum, gathers[1:]))
-    if largest > ROOM * sizes["unit"]:
+    if (largest := max((size for step in gathers for size in step), default=0.0)) > ROOM * sizes["unit"]:
         raise Difference(
             "one unit",
             f"A gather brings {largest:,.0f} bytes onto every rank, of {sizes['all']:,} in all ({words}).",
             f"at most {sizes['unit']:,}: one block",
         )
-    if fewest < sizes["all"] + (blocks - 0.5) * sizes["block"]:
+    if (kept := max(s["kept"] for s in seen)) > 1:  # the last block may stay, since backward begins there
         raise Difference(
             "kept",
-            f"In a step {fewest / sizes['all']:.1f} times the weights are gathered: what's gathered for forward stays"
-            f" until backward ({words}).",
+            f"When forward ends, {kept} of {blocks} blocks lie whole on a rank: what was gathered stays until backward"
+            f" ({words}).",
             "every block is gathered for forward, dropped, and gathered again for backward",
         )
     most = max(map(len, gathers[1:]))
@@ -160,6 +170,8 @@ def _case(seen: list[dict[str, Any]], twin: dict[str, Any], case: ConvertCase) -
     one_rank_writes(seen)
     _file(twin, words)
     off: dict[str, float] = {how: math.inf if value is None else value for how, value in twin["off"].items()}
+    if off[""] > ROUNDING and any(len(s["calls"]) != len(SCALES) for s in seen):
+        raise _steps(seen, words)
     if off[""] > ROUNDING:
         raise _other_weights(off, [s["start"] for s in seen], words)
     for rank, s in enumerate(seen):

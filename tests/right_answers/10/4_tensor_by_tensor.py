@@ -5,10 +5,11 @@ from torch.nn.functional import cross_entropy
 
 
 def shard(model):
-    """Units for embedding and head as well, and the model itself has nothing left."""
+    """Units for embedding and head as well, and the model itself has nothing left. The last block is kept, since
+    backward begins there."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
     for child in [model.embed, model.head, *model.blocks]:
-        fully_shard(child, mesh=mesh, reshard_after_forward=True)
+        fully_shard(child, mesh=mesh, reshard_after_forward=child is not model.blocks[-1])
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
     assert isinstance(model, FSDPModule)
     return model
