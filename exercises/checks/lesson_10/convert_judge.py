@@ -24,14 +24,14 @@ KNOWN = {"own norm": "Each rank clips by the norm of its own shards", "not clipp
 
 
 def judge_convert(answer: Answer) -> list[str]:
-    off, shares = [], []
+    off, shares, sent = [], [], []
     cases = convert_cases(random.Random())
     for case in cases:
         with tempfile.TemporaryDirectory(prefix="course-convert-") as folder:
             given: dict[str, Any] = {"folder": folder, "case": case}
             seen = answer.on_ranks("convert.script", ranks=case[0], said=SAID, given=given)
             shares.append(_held(seen, _words(case)))
-            _sent(seen, case)
+            sent.append(_sent(seen, case))
             start = _start(seen, _words(case))
             given |= {"start": start, "seeds": [s["seed"] for s in seen]}
             (twin,) = answer.on_ranks("convert.twin", ranks=1, given=given)
@@ -46,7 +46,7 @@ def judge_convert(answer: Answer) -> list[str]:
             + " and ".join(f"{share:.0%}" for share in shares)
             + " of the weights, and as much of each of Adam's averages"
         ),
-        "in a step each block is gathered twice and reduce-scattered once, and no gradient is all-reduced",
+        f"in a step on 2 ranks {sent[0]}, none larger than a block; no gradient is all-reduced",
         "one rank writes one ordinary file, which loads into the plain model",
     ]
 
@@ -108,7 +108,8 @@ def _gathered(name: str, nbytes: int, ranks: int) -> float:
     return nbytes * ranks if name.startswith("all_gather") else 0.0
 
 
-def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> None:
+def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> str:
+    """How many gathers and reduce-scatters there are in a step."""
     ranks, blocks, _ = case
     words, sizes, steps = _words(case), seen[0]["sizes"], seen[0]["calls"]
     types = [name for name in seen[0]["types"] if name != "float64"]
@@ -146,6 +147,8 @@ def _sent(seen: list[dict[str, Any]], case: ConvertCase) -> None:
             f"There are {most} gathers in a step ({words}).",
             f"{2 * blocks + 1}: each block twice, and what's left once",
         )
+    scatters = sum(name.startswith("reduce_scatter") for name, _ in steps[-1])
+    return f"{most} all-gathers and {scatters} reduce-scatters"
 
 
 def _start(seen: list[dict[str, Any]], words: str) -> int:
