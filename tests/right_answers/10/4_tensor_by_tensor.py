@@ -29,8 +29,8 @@ def main(make_model, batches, path):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
     losses = []
     for x, y in batches:
-        loss = cross_entropy(model(x), y)
         model.zero_grad()
+        loss = cross_entropy(model(x), y)
         loss.backward()
         factor = min(1.0, 1.5 / (norm_of(model) + 1e-6))
         for p in model.parameters():
