@@ -2,5 +2,6 @@
 and its hints.
 
 `judging` is shared by the judges, which run in the notebook's process. `rank_side` is shared by the programs on ranks,
-and `rank_program` starts those. This folder is imported under the name `exercise_checks`.
+and so is `files`, which watches what they write; `rank_program` starts them. This folder is imported under the name
+`exercise_checks`.
 """

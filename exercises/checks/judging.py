@@ -226,6 +226,18 @@ def left_the_group(ranks: list[dict[str, Any]]) -> None:
         )
 
 
+def one_rank_writes(ranks: list[dict[str, Any]]) -> None:
+    """Raise where several ranks told that they had written files."""
+    writers = sum(bool(rank["writes"]) for rank in ranks)
+    if writers > 1:
+        raise Difference(
+            "all write",
+            f"{'All' if writers == len(ranks) else 'Several'} ranks write the file, at the same time.",
+            "one rank writes",
+            by_rank([f"{rank['writes']} files written" for rank in ranks]),
+        )
+
+
 def by_rank(values: list[Any]) -> list[Got]:
     """What each rank got, for `Difference`."""
     return [(f"rank {rank}", str(value)) for rank, value in enumerate(values)]

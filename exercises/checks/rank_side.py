@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.engines import patience
@@ -390,6 +391,16 @@ def world(size: int) -> Iterator[bool]:
     seed_differently()
     yield True
     dist.destroy_process_group()
+
+
+@contextmanager
+def after_each_step(note: Callable[[Optimizer], object]) -> Iterator[None]:
+    """Calls `note` after every step of any optimizer, wherever the answer has made it."""
+    handle = register_optimizer_step_post_hook(lambda optimizer, *_: note(optimizer))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 class Collectives(TorchDispatchMode):

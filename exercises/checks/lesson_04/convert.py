@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from .. import rank_side
+from ..files import Files
 from .cases import EPOCHS, FILE
-from .checkpoint import Files
 from .ranks import Toy, Trace, points
 
 

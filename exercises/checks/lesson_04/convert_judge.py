@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from ..judging import Answer, Difference, by_rank, gap, left_the_group, some
+from ..judging import Answer, Difference, by_rank, gap, left_the_group, one_rank_writes, some
 from .cases import PER_STEP
 from .trainers import ROUNDING, beside_its_twin, decide
 
@@ -45,14 +45,7 @@ def _whole_batches(ranks: list[dict[str, Any]]) -> None:
 
 
 def _file(ranks: list[dict[str, Any]], saved: dict[str, Any]) -> None:
-    writers = [rank for rank, told in enumerate(ranks) if told["writes"]]
-    if len(writers) > 1:
-        raise Difference(
-            "all write",
-            "All ranks write the file, at the same time.",
-            "one rank writes",
-            by_rank([f"{told['writes']} files written" for told in ranks]),
-        )
+    one_rank_writes(ranks)
     if saved["names"] is None:
         raise Difference("no file", "There is no file that `torch.load` reads.", "`model.state_dict()` in it")
     wanted = list(ranks[0]["start"])

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import rank_side
 from .cases import KNOWN_MISTAKES, LR, ConvertCase, left_out
 from .ranks import flat, samples
 
 SMALL = 64  # bytes of a message that may tell all ranks whether a window is broken
-
-
-@contextmanager
-def _optimizer_steps(model: nn.Module) -> Iterator[list[list[float]]]:
-    """The weights after each optimizer step."""
-    weights: list[list[float]] = []
-    handle = register_optimizer_step_post_hook(lambda *_: weights.append(flat(model)))
-    try:
-        yield weights
-    finally:
-        handle.remove()
 
 
 def train(answer: ModuleType, given: list[ConvertCase]) -> None:
@@ -52,7 +39,8 @@ def _train(function: Callable[..., Any], seed: int, number: int, case: ConvertCa
     model.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
     batches = [batch(seed, number, rank_side.RANK, k, broken) for k in range(micro)]
     doing = f"training {micro} micro-batches in windows of {window} on {ranks} ranks"
-    with rank_side.Collectives() as counted, _optimizer_steps(model) as weights:
+    weights: list[list[float]] = []
+    with rank_side.Collectives() as counted, rank_side.after_each_step(lambda _: weights.append(flat(model))):
         count = function(model, batches, window, LR, doing=doing)
     sent = [nbytes for name, nbytes in counted.calls if name.startswith(("allreduce", "reduce_scatter"))]
     end, mode = flat(model), model.training

@@ -21,20 +21,10 @@ RESHARD_CASES: list[tuple[int, int, int]] = [
 SPLIT_RANKS = (2, 3)
 WIDTH, HIDDEN, ROWS = 4, 12, 5
 
-# 10.4: params, ranks, activation_bytes, compute_s, bandwidth_Bps, device_bytes
-PLAN_CASES: list[tuple[float, int, float, float, float, float]] = [
-    (1e9, 8, 10e9, 1.0, 100e9, 80e9),  # all fit: stage 0
-    (4e9, 8, 20e9, 1.0, 100e9, 80e9),  # stage 1
-    (6e9, 64, 60e9, 0.5, 20e9, 80e9),  # stage 2, and stage 3 would fit as well
-    (30e9, 64, 100e9, 2.0, 50e9, 40e9),  # stage 3 and recomputing
-    (7.5e9, 64, 70e9, 10.0, 50e9, 80e9),  # stage 3: computing is dear
-    (7.5e9, 64, 70e9, 0.5, 5e9, 80e9),  # recomputing: the network is slow
-    (30e9, 4, 10e9, 2.0, 50e9, 80e9),  # none
-    (1e9, 1, 60e9, 1.0, 50e9, 24e9),  # one rank has nothing to send
-    (2e9, 8, 8e9, 1.0, 100e9, 40e9),  # stage 0, which takes all the memory of the device
-    (1e9, 512, 10e9, 1.0, 100e9, 80e9),
-    (7.5e9, 64, 70e9, 3.0, 14.4e9, 80e9),  # recomputing is a little faster than stage 3
-]
+# 10.4: (ranks, blocks, width)
+ConvertCase = tuple[int, int, int]
+SCALES = (0.2, 3.0, 0.6, 2.0, 0.1)  # of the samples in each step: some gradients are clipped, and some aren't
+CONVERT_LR, MAX_NORM = 0.01, 1.5  # as the program has them that's handed out
 
 
 def optimizer_cases(rng: Random) -> list[dict[str, Any]]:
@@ -68,16 +58,6 @@ def random_reshards(rng: Random, n: int = 8) -> list[tuple[int, int, int]]:
     return [(rng.randint(1, 150), rng.randint(1, 16), rng.randint(1, 16)) for _ in range(n)]
 
 
-def random_plans(rng: Random, n: int = 12) -> list[tuple[float, int, float, float, float, float]]:
-    """More cases for 10.4."""
-    return [
-        (
-            rng.randint(5, 400) * 1e8,
-            rng.choice([1, 2, 4, 8, 12, 64, 256]),
-            rng.randint(5, 120) * 1e9,
-            rng.randint(2, 80) / 10,
-            rng.randint(2, 200) * 1e9,
-            rng.choice([24, 40, 80, 141]) * 1e9,
-        )
-        for _ in range(n)
-    ]
+def convert_cases(rng: Random) -> list[ConvertCase]:
+    """On 2 ranks, which divide the rows, and on 3, which don't: there one rank has nothing of the last bias."""
+    return [(2, rng.randint(3, 4), rng.choice([10, 12, 14])), (3, rng.randint(3, 4), rng.choice([10, 11, 13, 14]))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -112,7 +111,7 @@ def _kind(p: Tensor) -> str:
     return f"{str(p.dtype).removeprefix('torch.')} of shape {list(p.shape)}, {role}"
 
 
-# --- 10.2 and 10.4: no ranks needed -----------------------------------------------------------------------------------
+# --- 10.2: no ranks needed --------------------------------------------------------------------------------------------
 
 
 def reshard(answer: ModuleType, given: list[tuple[int, int, int]]) -> None:
@@ -143,45 +142,6 @@ def reshard(answer: ModuleType, given: list[tuple[int, int, int]]) -> None:
                 )
             plans[-1].append(pieces)
     rank_side.tell(plans=plans)
-
-
-def plan(answer: ModuleType, given: list[tuple[float, int, float, float, float, float]]) -> None:
-    memory = rank_side.function(answer, "memory_bytes", "params", "ranks", "stage", "activation_bytes", "recompute")
-    seconds = rank_side.function(
-        answer, "step_s", "params", "ranks", "stage", "compute_s", "recompute", "bandwidth_Bps"
-    )
-    chosen = rank_side.function(
-        answer, "plan", "params", "ranks", "activation_bytes", "compute_s", "bandwidth_Bps", "device_bytes"
-    )
-    held, took, plans = [], [], []
-    for params, ranks, activations, compute, bandwidth, device in given:
-        for stage, recompute in itertools.product(range(4), (False, True)):
-            held.append(rank_side.number(memory(params, ranks, stage, activations, recompute), "`memory_bytes`"))
-            took.append(rank_side.number(seconds(params, ranks, stage, compute, recompute, bandwidth), "`step_s`"))
-        value = chosen(
-            params,
-            ranks,
-            activations,
-            compute,
-            bandwidth,
-            device,
-            doing=f"planning for {params / 1e9:g} billion parameters on {ranks} ranks",
-        )
-        if value is not None and not (isinstance(value, (list, tuple)) and len(value) == 2):
-            rank_side.problem(
-                f"`plan` returned {rank_side.shown(value)}; it must return (stage, recompute), or None where nothing"
-                " fits.",
-                "type",
-            )
-        if value is not None and (
-            isinstance(value[0], bool) or not isinstance(value[0], int) or value[1] not in (False, True)
-        ):
-            rank_side.problem(
-                f"`plan` returned {rank_side.shown(value)}; it must return (stage, recompute), an int and a bool.",
-                "type",
-            )
-        plans.append(None if value is None else [value[0], bool(value[1])])
-    rank_side.tell(held=held, took=took, plans=plans)
 
 
 # --- 10.3 -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,81 @@
+"""Lesson 10, exercise 2: whether a rank reads the right rows of the right files."""
+
+from __future__ import annotations
+
+import random
+
+from ..judging import Answer, Difference, some
+from .cases import RESHARD_CASES, random_reshards
+
+
+def _cut(rows: int, ranks: int) -> list[range]:
+    """Which rows each rank has, as torch.chunk cuts."""
+    each = -(-rows // ranks)
+    return [range(min(r * each, rows), min((r + 1) * each, rows)) for r in range(ranks)]
+
+
+def _right(rows: int, saved_on: int, loaded_on: int, rank: int) -> list[tuple[int, int, int]]:
+    mine, files = _cut(rows, loaded_on)[rank], _cut(rows, saved_on)
+    pieces = [
+        (f, max(mine.start, file.start) - file.start, min(mine.stop, file.stop) - file.start)
+        for f, file in enumerate(files)
+    ]
+    return [piece for piece in pieces if piece[1] < piece[2]]
+
+
+def judge_reshard(answer: Answer) -> list[str]:
+    cases = [*RESHARD_CASES, *random_reshards(random.Random())]
+    told = answer.on_ranks("reshard", ranks=1, given=cases)[0]
+    asked = [(*case, rank) for case in cases for rank in range(case[2])]
+    plans = [[tuple(piece) for piece in pieces] for case in told["plans"] for pieces in case]
+    rights = [_right(*question) for question in asked]
+    one_less = all(pieces == [(f, a, b - 1) for f, a, b in right] for pieces, right in zip(plans, rights, strict=True))
+    for (rows, saved_on, loaded_on, rank), pieces, right in zip(asked, plans, rights, strict=True):
+        case = f"rank {rank} of {loaded_on}, {rows} rows from {saved_on} file{'s' * (saved_on > 1)}"
+        if one_less and pieces != right:
+            raise Difference("last", f"The last row of each piece is missing ({case}).", some(right), [some(pieces)])
+        _pieces(pieces, right, _cut(rows, saved_on), _cut(rows, loaded_on)[rank], case)
+    return [
+        (
+            f"{len(cases)} tensors of 1 to {max(case[0] for case in cases)} rows, from 1 to 16 ranks onto 1 to 16:"
+            " every rank gets its rows, in order"
+        ),
+        "no piece is empty, and none reads a row that the rank does not need",
+    ]
+
+
+def _pieces(
+    pieces: list[tuple[int, ...]], right: list[tuple[int, int, int]], files: list[range], wanted: range, case: str
+) -> None:
+    if pieces == right:
+        return
+    got, expected = [some(pieces)], some(right)
+    if any(first >= last for _, first, last in pieces):
+        raise Difference("empty", f"A piece has no rows ({case}).", expected, got)
+    if [(f, first - files[f].start, last - files[f].start) for f, first, last in pieces if f < len(files)] == right:
+        raise Difference(
+            "rows of the tensor",
+            f"The rows are counted from the tensor's first row, not from the file's ({case}).",
+            expected,
+            got,
+        )
+    if any(f not in range(len(files)) or first < 0 or last > len(files[f]) for f, first, last in pieces):
+        raise Difference("beyond", f"A piece asks for rows that its file does not have ({case}).", expected, got)
+    read = [files[f].start + row for f, first, last in pieces for row in range(first, last)]
+    if sorted(read) == list(wanted):
+        raise Difference(
+            "order",
+            f"These are the right rows, but not one piece per file, in the order of the tensor ({case}).",
+            expected,
+            got,
+        )
+    if set(read) > set(wanted):
+        raise Difference(
+            "too much", f"You read {len(read) - len(wanted)} rows that the rank does not need ({case}).", expected, got
+        )
+    raise Difference(
+        "rows",
+        f"These are not the rows of this rank ({case}).",
+        f"rows {wanted.start} to {wanted.stop - 1} of the tensor: {expected}",
+        got,
+    )
