@@ -7,7 +7,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,15 @@ WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
 
 
 class Disk:
-    """Notes what this process does to the files of a folder, in order: open, sync, rename, remove. It can kill the
-    process just before one of these. Nothing is synced in fact: that would only take time.
+    """Notes what this process does to the files of a folder, in order: open, sync, rename, remove. It kills the process
+    just before the first of these whose words aren't in `kill_new`. Nothing is synced in fact: that only takes time.
 
     `broken` is a disk that can't write what it's asked to sync.
     """
 
-    def __init__(self, folder: Path, say: Callable[..., None], kill_at: int = -1, broken: bool = False):
-        self.folder, self.say, self.kill_at, self.broken = os.path.realpath(folder), say, kill_at, broken
-        self.count, self.on = 0, False
+    def __init__(self, folder: Path, say: Callable[..., None], kill_new: Collection[str] | None, broken: bool):
+        self.folder, self.say, self.kill_new, self.broken = os.path.realpath(folder), say, kill_new, broken
+        self.on = False
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 setattr(os, name, self.sync)
@@ -33,12 +33,11 @@ class Disk:
     def note(self, what: str, path: str, **more: Any) -> None:
         """`path` and `to` are told by their names in the folder; "" for one that lies elsewhere."""
         words = " to ".join(Path(p).name for p in (path, more.get("to", "")) if p)
-        if self.count == self.kill_at:
+        if self.kill_new is not None and f"{what} {words}" not in self.kill_new:
             self.say(at=f"{what} {words}")
             os.kill(os.getpid(), signal.SIGKILL)
-        self.count += 1
         inside = {key: self.name(p) for key, p in {"path": path, "to": more.pop("to", "")}.items()}
-        self.say(event={"what": what, **inside, **more, "words": words})
+        self.say(event={"what": what, **inside, **more})
 
     def name(self, path: str) -> str:
         """The name of a file in the folder, "." for the folder, and "" for anything else."""

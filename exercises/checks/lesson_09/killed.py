@@ -15,7 +15,8 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -34,9 +35,14 @@ from .cases import EPOCH_STEPS, STEPS
 from .disk import Disk
 
 TRAINER = Path(__file__).with_name("trainer.py")
-CPU_S = 30  # of a processor, for a program that takes a fraction of a second
+CPU_S = 15  # of a processor, for a program that takes a fraction of a second
 MOST_STEPS = 4 * STEPS
 MOST_STARTS = 30  # of one folder, with a kill each
+BROKEN = {"broken": True}
+
+
+class EndlessError(Exception):
+    """A start of the answer doesn't come to its end. One is enough."""
 
 
 def _digest(*tensors: Tensor) -> str:
@@ -82,14 +88,15 @@ def start(
     seed: int,
     *,
     kill_step: int = 0,
-    kill_event: int = -1,
+    kill_new: Collection[str] | None = None,
     limit: int = -1,
     full: bool = False,
     broken: bool = False,
 ) -> dict[str, Any]:
-    """Run the program in a child. It's killed after `kill_step` steps, or just before the thing number `kill_event`
-    that it does to its folder. No file may grow past `limit` bytes: there the child is killed, or with `full` gets an
-    OSError. With `broken` a file's `fsync` gets one. Returns what it said, how it ended, and the result it left."""
+    """Run the program in a child. It's killed after `kill_step` steps, or just before the first thing that it does to
+    its folder and that isn't in `kill_new`. No file may grow past `limit` bytes: there the child is killed, or with
+    `full` gets an OSError. With `broken` a file's `fsync` gets one. Returns what it said, how it ended, and the result
+    that it left."""
     folder.mkdir(exist_ok=True)
     sys.stdout.flush()
     read, write = os.pipe()
@@ -100,7 +107,7 @@ def start(
             os.write(write, json.dumps(what).encode() + b"\n")
 
         os.close(read)
-        disk = Disk(folder, say, kill_event, broken)
+        disk = Disk(folder, say, kill_new, broken)
         Watch(say, kill_step)
         _be(program, folder, seed, say, disk, limit, full)
     os.close(write)
@@ -116,7 +123,10 @@ def start(
                 run[key] = value
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
         run["endless"] = True
-    kind = "step" if kill_step else "event" if kill_event >= 0 else "bytes" if limit >= 0 else ""
+    if run.get("endless"):
+        rank_side.tell(endless=True)
+        raise EndlessError
+    kind = "step" if kill_step else "event" if kill_new is not None else "bytes" if limit >= 0 else ""
     return {
         **run,
         "kind": kind,
@@ -181,96 +191,72 @@ def _warm() -> None:
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     optimizer.step()
-    torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2).step()
+    torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2)
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
     file.seek(0)
     torch.load(file)
     list(DataLoader(TensorDataset(torch.zeros(2, 2)), shuffle=True))
-
-
-def twin(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
-    """The program as it was handed out, never killed, for each seed."""
-    _warm()
-    rank_side.tell(runs=[start(str(TRAINER), rank_side.folder() / f"twin{s}", s) for s in given["seeds"]])
+    gc.collect()
+    gc.freeze()  # or each child's collection would touch, and so copy, all of torch
 
 
 def kills(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
-    """Run the answer, whole and killed in many ways, and tell all that was seen. It's never loaded in this process."""
-    program, (seed, other) = given["program"], given["seeds"]
+    """Run the answer, whole and killed in many ways, and tell all that was seen. It's never loaded in this process.
+
+    Then the program as it was handed out, never killed. Before, no start of the answer could have seen what comes out.
+    """
+    program = given["program"]
     base = (rank_side.folder() / "kills").resolve()
     base.mkdir()
     os.chdir(base)
     _warm()
     patience.begin()
-    whole = base / "whole"
-    first = start(program, whole, seed)
-    if first.get("printed"):
-        report(printed=first["printed"])
-    rank_side.tell(first=first)
-    if first["ended"] != "returned" or not first["result"] or first.get("endless"):
-        return
-    sizes = [e["size"] for e in first["events"] if e["what"] == "rename"]
-    size = sizes[0] if sizes else max(p.stat().st_size for p in whole.iterdir())
-    again = start(program, whole, seed)
+    with suppress(EndlessError):
+        first = start(program, base / "whole", given["seeds"][0])
+        if first.get("printed"):
+            report(printed=first["printed"])
+        rank_side.tell(first=first)
+        if first["ended"] == "returned" and first["result"]:
+            _kills(program, base, given, first)
+    rank_side.tell(twins=[start(str(TRAINER), base / f"twin{seed}", seed) for seed in given["seeds"]])
+
+
+def _kills(program: str, base: Path, given: dict[str, Any], first: dict[str, Any]) -> None:
+    seed, other = given["seeds"]
+    again = start(program, base / "whole", seed)
     rank_side.tell(again=again, other=start(program, Path("other"), other))  # relative to the working folder
 
-    def chain(name: str, *plans: dict[str, Any]) -> list[dict[str, Any]]:
-        runs = [start(program, base / name, seed, **plan) for plan in plans]
-        return [*runs, start(program, base / name, seed)]
+    def chain(name: str, *plans: dict[str, Any], begun: str = "") -> list[dict[str, Any]]:
+        """Starts in one folder, killed by these plans, and the one after them. It may begin as a copy of another."""
+        if begun:
+            shutil.copytree(base / begun, base / name)
+        return [start(program, base / name, seed, **plan) for plan in (*plans, {})]
 
-    rank_side.tell(moments=[chain(f"step{n}", {"kill_step": n}) for n in given["moments"]])
+    begun = start(program, base / "begun", seed, kill_step=given["moment"])
+    rank_side.tell(moment=[begun, *chain("moment", begun="begun")])
     rank_side.tell(restarts=chain("restarts", *({"kill_step": n} for n in given["restarts"])))
-    shares = [{"limit": int(share * size)} for share in given["shares"]]
-    rank_side.tell(bytes=chain("bytes", *shares, {"kill_step": EPOCH_STEPS + 3}, *shares))
-    rank_side.tell(
-        events=_by_events(program, base / "events", seed, first["events"]),
-        late=_at_the_end(chain, first["events"]),
-        full=_full(program, base, seed, size),
-        result=_in_the_result(chain, base, size=(whole / "result.pt").stat().st_size),
-    )
+    sizes = [e["size"] for e in first["events"] if e["what"] == "rename"]  # a checkpoint may be removed at the end
+    size = max([*first["files"].values(), *sizes])
+    torn = [[{"limit": int(share * size)} for share in shares] for shares in given["shares"]]
+    rank_side.tell(bytes=chain("bytes", *torn[0], {"kill_step": EPOCH_STEPS + 3}, *torn[1]))
+    shutil.copytree(base / "begun", base / "events")
+    rank_side.tell(events=[begun, *_by_events(program, base / "events", seed)])
+    (base / "whole" / "result.pt").unlink()
+    half = {"limit": first["files"]["result.pt"] // 2}
+    rank_side.tell(result=chain("result", half, begun="whole"))
+    full = [chain(f"full {plan}", {"full": True, **plan}, begun="begun") for plan in ({"limit": size // 2}, BROKEN)]
+    rank_side.tell(full=[[begun, *runs] for runs in full])
 
 
-def _each(events: list[dict[str, Any]]) -> int:
-    """How many things the program does to its folder for each file that gets its name."""
-    return -(-len(events) // max(1, sum(e["what"] == "rename" for e in events)))
-
-
-def _by_events(program: str, folder: Path, seed: int, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One start after the other in one folder, each killed a little later than the one before, until one gets to its
-    end."""
-    cycle = _each(events) + 2  # more than one file takes, also if a start tidies up first
+def _by_events(program: str, folder: Path, seed: int) -> list[dict[str, Any]]:
+    """One start after the other in one folder, each killed just before something that none before it has done to the
+    folder, until there's nothing new."""
     runs: list[dict[str, Any]] = []
-    for number in range(MOST_STARTS):
-        runs.append(start(program, folder, seed, kill_event=number % cycle))
+    seen: set[str] = set()
+    while len(runs) < MOST_STARTS:
+        runs.append(start(program, folder, seed, kill_new=seen))
         if runs[-1]["ended"] != "killed":
             return runs
+        seen.add(runs[-1].get("at", ""))
     return [*runs, start(program, folder, seed)]
-
-
-def _at_the_end(chain: Callable[..., Any], events: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Killed just before each of the last things that it does to its folder: those which make the result."""
-    last = range(max(0, len(events) - _each(events)), len(events))
-    return [chain(f"late{n}", {"kill_event": n}) for n in last]
-
-
-def _in_the_result(chain: Callable[..., Any], base: Path, size: int) -> list[dict[str, Any]]:
-    """Killed in the middle of the result, all else being done; and the start after it."""
-    shutil.copytree(base / "whole", base / "result")
-    (base / "result" / "result.pt").unlink()
-    found: list[dict[str, Any]] = chain("result", {"limit": size // 2})
-    return found
-
-
-def _full(program: str, base: Path, seed: int, size: int) -> list[dict[str, Any]]:
-    """From a checkpoint on, with a disk that gets full, and with one that can't write what it's asked to sync. Each
-    time what it did, which files were there before, and the start after it."""
-    seen = []
-    for number, plan in enumerate([{"limit": size // 5}, {"limit": size * 7 // 10}, {"broken": True}]):
-        folder = base / f"full{number}"
-        begun = start(program, folder, seed, kill_step=EPOCH_STEPS + 3)
-        failed = start(program, folder, seed, full=True, **plan)  # type: ignore[arg-type]
-        more = start(program, folder, seed)
-        seen.append({"begun": begun, "failed": failed, "more": more, "broken": "broken" in plan})
-        shutil.rmtree(folder)
-    return seen

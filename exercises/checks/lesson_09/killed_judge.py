@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, NoReturn
 
 from ..judging import Answer, Difference, some
 from .cases import EPOCH_STEPS, KILLED_AT, STEPS, random_kills
@@ -22,19 +22,22 @@ FORGOTTEN = {
 def judge_killed(answer: Answer) -> list[str]:
     rng = random.Random()
     seeds = rng.sample(range(1, 10**6), 2)
-    moments, restarts = random_kills(rng)
-    given = {"program": str(answer.path), "seeds": seeds, "moments": moments, "restarts": restarts, "shares": KILLED_AT}
-    twin, other = answer.on_ranks("killed.twin", ranks=1, given=given)[0]["runs"]
+    moment, restarts = random_kills(rng)
+    given = {"program": str(answer.path), "seeds": seeds, "moment": moment, "restarts": restarts, "shares": KILLED_AT}
     told = answer.on_ranks("killed.kills", ranks=1, given=given)[0]
+    twin, other = told["twins"]
+    if told.get("endless"):
+        raise Difference("endless", "A start of the program doesn't come to its end.", f"{STEPS} steps in all")
     first = told["first"]
     _ended(first, "when nobody kills it")
     if not first["result"]:
         raise Difference("no result", "The program ends, and there's no `result.pt` in FOLDER.", "the result")
+    if not first["rows"]:
+        _elsewhere()
     _equal([first], twin, "nobody killed it")
     if len(first["rows"]) != STEPS:
         raise Difference("another training", f"It makes {len(first['rows'])} steps.", f"{STEPS}, as before")
-    for kill, runs in zip(moments, told["moments"], strict=True):
-        _follow(runs, twin, f"killed after {kill} steps, and started again")
+    _follow(told["moment"], twin, f"killed after {moment} steps, and started again")
     _follow(told["restarts"], twin, f"killed {len(restarts)} times in one training")
     again = told["again"]
     _ended(again, "when it's started once more after it was done")
@@ -48,8 +51,7 @@ def judge_killed(answer: Answer) -> list[str]:
     if told["other"]["result"] != other["result"]:
         raise Difference("another folder", "In another folder, with another seed, the result isn't that seed's.", "it")
     _follow(told["bytes"], twin, "killed while it wrote a checkpoint")
-    for runs in [told["events"], *told["late"]]:
-        _follow(runs, twin, "killed between two things that it did to the folder")
+    _follow(told["events"], twin, "killed between two things that it did to the folder")
     _full(told["full"], twin)
     for run in told["result"]:
         _readable(run)
@@ -64,9 +66,10 @@ def judge_killed(answer: Answer) -> list[str]:
                 "result.pt, and at most two checkpoints",
             )
     _synced(first)
-    kills = [run for runs in [told["bytes"], told["events"], *told["late"]] for run in runs if run["ended"] == "killed"]
+    kills = [run for run in told["bytes"] + told["events"] + told["result"] if run["kind"] in ("bytes", "event")]
+    kills = [run for run in kills if run["ended"] == "killed"]
     return [
-        f"killed after {some(moments)} steps, and {len(restarts)} times in one training: the same result, bit for bit",
+        f"killed after {moment} steps, and {len(restarts)} times in one training: the same result, bit for bit",
         f"killed {len(kills)} more times while it saved: each next start goes on, and does at most an epoch again",
         "a full disk: the exception comes through, the old checkpoint is there, nothing half-written is left",
         "each file is on the disk before it gets its name, and then the name is on the disk too",
@@ -76,8 +79,6 @@ def judge_killed(answer: Answer) -> list[str]:
 
 def _ended(run: Run, when: str, symptom: str = "") -> None:
     """Raise unless the program got to its end, `when` in words."""
-    if run.get("endless"):
-        raise Difference("endless", f"The program doesn't come to an end {when}.", f"{STEPS} steps in all")
     if run["ended"] == "raised":
         error = run["error"]
         what = f"{error['type']}: {error['message']}"
@@ -104,11 +105,7 @@ def _follow(runs: list[Run], twin: Run, case: str) -> None:
         place = _place(run, twin)
         if number == 0:
             if place != 0:
-                raise Difference(
-                    "another folder",
-                    "In an empty folder, the program doesn't begin at the beginning.",
-                    "nothing from other runs: all that it keeps lies in FOLDER",
-                )
+                _elsewhere()
         else:
             _went_on(run, runs[number - 1], place, done, case)
         _readable(run)
@@ -117,6 +114,14 @@ def _follow(runs: list[Run], twin: Run, case: str) -> None:
     if not runs[-1]["result"]:
         raise Difference("no result", f"The program ends, and there's no `result.pt` ({case}).", "the result")
     _equal(runs, twin, case)
+
+
+def _elsewhere() -> NoReturn:
+    raise Difference(
+        "another folder",
+        "In an empty folder, the program doesn't begin at the beginning.",
+        "nothing from other runs: all that it keeps lies in FOLDER",
+    )
 
 
 def _readable(run: Run) -> None:
@@ -129,14 +134,12 @@ def _readable(run: Run) -> None:
 
 def _went_on(run: Run, before: Run, place: int | None, done: int, case: str) -> None:
     """Whether a start after a kill goes on from a place that's at most an epoch back."""
-    symptom = {"bytes": "torn", "event": "gap"}.get(before["kind"], "")
+    symptom = {"bytes": "torn", "event": "gap"}.get(before["kind"], "") if before["ended"] == "killed" else ""
     saved = f"just before this: {before['at']}" if "at" in before else case
     if run["ended"] == "raised":
         if symptom and not run["error"]["loading"]:
             symptom = "leftover"
         _ended(run, f"when it was started again ({saved})", symptom)
-    if run.get("endless"):
-        _ended(run, f"after a kill ({saved})")
     if place is None:
         raise Difference(
             "weights",
@@ -155,7 +158,7 @@ def _went_on(run: Run, before: Run, place: int | None, done: int, case: str) -> 
         what = f"{again} steps are done again ({saved})."
         if not symptom and case.startswith("killed while"):
             raise Difference("leftover", f"After kills in a save, a later one left no checkpoint: {what}", "at most 6")
-        symptom = symptom or ("starts over" if place == 0 else "too much again")
+        symptom = symptom or ("starts over" if place == 0 and done > 2 * EPOCH_STEPS else "too much again")
         raise Difference(symptom, what[0].upper() + what[1:], f"at most an epoch, {EPOCH_STEPS} steps")
     if again < 0:
         raise Difference("left out", f"{-again} steps are left out ({saved}).", "every step of the training")
@@ -207,19 +210,19 @@ def _compare(run: Run, twin: Run, case: str) -> None:
         return
 
 
-def _full(cases: list[dict[str, Any]], twin: Run) -> None:
-    for case in cases:
-        failed, broken = case["failed"], case["broken"]
-        if broken and not failed.get("refused"):
-            continue
+def _full(cases: list[list[Run]], twin: Run) -> None:
+    for begun, failed, more in cases:
+        broken = failed.get("refused")
+        if failed["kind"] != "bytes" and not broken:
+            continue  # it syncs in another way
         what = "`os.fsync` said that the disk can't write the file" if broken else "The disk was full"
-        if failed["ended"] == "returned":
+        if failed["ended"] != "raised":
             raise Difference("swallowed", f"{what}, and the program ended as if all was well.", "the exception")
-        if beside := sorted(failed["files"].keys() - case["begun"]["files"].keys()):
+        if beside := sorted(failed["files"].keys() - begun["files"].keys()):
             raise Difference(
                 "left half", f"{what}, and {some(beside)} stayed in the folder.", "only what was there before"
             )
-        _follow([case["begun"], {**failed, "ended": "killed", "kind": "bytes"}, case["more"]], twin, what)
+        _follow([begun, {**failed, "ended": "killed", "kind": "bytes"}, more], twin, what)
 
 
 def _names(first: Run) -> None:
@@ -234,9 +237,7 @@ def _names(first: Run) -> None:
             )
     if away := next((e for e in renames if not e["path"]), None):
         raise Difference(
-            "other folder",
-            f"`{away['to']}` is written in another folder, and moved from there ({away['words']}).",
-            "a file next to it",
+            "other folder", f"`{away['to']}` is written in another folder, and moved from there.", "a file next to it"
         )
 
 
