@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-# 09.1: the shares of the new file that a process writes before it is killed
-KILLED_AT = [0.0, 0.1, 0.5, 0.9, 0.999]
+# 09.1: steps of an epoch and of the whole training of trainer.py; and the shares of a checkpoint that a process writes
+# before it is killed, of the first one and of a later one
+EPOCH_STEPS, STEPS, KILLED_AT = 6, 24, [[0.5, 0.99], [0.0, 0.1, 0.9]]
 
 # 09.2: numbers of ranks, samples of the data set, batch size, epochs; the last batch of a rank is smaller
 RANKS, SAMPLES, BATCH, EPOCHS = (2, 3), 44, 4, 3
@@ -81,3 +82,10 @@ def random_jobs(rng: Random, n: int = 6) -> tuple[list[tuple[int, int]], list[tu
         for _ in range(n)
     ]
     return kills, jobs
+
+
+def random_kills(rng: Random) -> tuple[int, list[int]]:
+    """For 09.1: after how many steps a run is killed, in the third epoch; and after how many of its own each start of
+    another run is killed: in the first epoch, in the second, in the third."""
+    moments = [k * EPOCH_STEPS + rng.randint(1, EPOCH_STEPS - 1) for k in (2, 0, 1, 1)]
+    return moments[0], moments[1:]

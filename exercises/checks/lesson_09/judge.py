@@ -5,169 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 from ..judging import Answer, Difference, Exercise, apart_all, some
-from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, KILLED_AT, random_blocks, random_jobs
+from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, random_blocks, random_jobs
+from .killed_judge import judge_killed
 from .resumed import judge_resume
-
-# --- 09.1 -------------------------------------------------------------------------------------------------------------
-
-
-def _left(version: int | None) -> str:
-    return {None: "nothing that loads", 0: "the old checkpoint"}.get(version, "a newer checkpoint")
-
-
-def judge_save(answer: Answer) -> list[str]:
-    told = answer.on_ranks("save", ranks=1)[0]
-    if told["saved"] != 1:
-        raise Difference(
-            "not saved", f"After a save, there is {_left(told['saved'])} at `path`.", "the state that was given"
-        )
-    events, path = told["events"], told["at_path"]
-    for kill in told["kills"]:
-        if kill["left"] not in (0, 2) and kill["ended"] == "killed":
-            share = f"{kill['share']:.0%}" if kill["share"] < 0.99 else "nearly all"
-            raise Difference(
-                "torn",
-                f"Killed after {share} of the bytes, the process left {_left(kill['left'])}.",
-                "the old checkpoint",
-                [_left(kill["left"])],
-            )
-    if any(e["what"] == "rename" and e["path"] == path for e in events):
-        raise Difference(
-            "gap",
-            "The old file is renamed before the new one has its name: a kill in between leaves nothing at `path`.",
-            "one rename, which replaces the old file",
-        )
-    if any(e["what"] == "remove" and e["path"] == path for e in events):
-        raise Difference(
-            "gap",
-            "The old file is removed before the new one has its name: a kill in between leaves nothing at `path`.",
-            "one rename, which replaces the old file",
-        )
-    if any(e["what"] == "open" and e["path"] == path for e in events):
-        raise Difference(
-            "in place",
-            "Your code opens `path` itself to write. From then until the last byte, there's no whole file.",
-            "a rename onto `path`",
-        )
-    for what, left in told["stopped"]:
-        if left not in (0, 2):
-            raise Difference(
-                "gap",
-                f"Killed just before this step ({what}), the process left {_left(left)} at `path`.",
-                "the old checkpoint or the new one, at any moment",
-            )
-    if not told["renamed"]:
-        raise Difference(
-            "in place",
-            "Nothing was renamed to `path`.",
-            "a new file, written under another name and then renamed to `path`",
-        )
-    at = told["renamed"][-1]
-    source = events[at]["path"]
-    if Path(source).parent != Path(told["folder"]):
-        raise Difference(
-            "other folder",
-            f"The new file is written in {Path(source).parent}, and moved to `path`.",
-            "a file in the folder of `path`",
-        )
-    if told["again"] != 5:
-        raise Difference(
-            "leftover",
-            "After a kill, the next save did not work.",
-            "a save that works, whatever an earlier one has left",
-            [_left(told["again"])],
-        )
-    _full(told["full"])
-    if told["beside"]:
-        raise Difference(
-            "litter",
-            f"After a save, {some(told['beside'])} is left next to the checkpoint.",
-            "the checkpoint, and nothing else",
-        )
-    synced = [e for e in events[:at] if e["what"] == "sync" and e["path"] == source]
-    if not synced:
-        raise Difference(
-            "not on disk",
-            "The new file gets its name before its bytes are on the disk.",
-            "`os.fsync` of the file before the rename",
-        )
-    if synced[-1]["size"] < told["final"]:
-        raise Difference(
-            "before flush",
-            f"At the time of `os.fsync` the file had {synced[-1]['size']} of {told['final']} bytes.",
-            "all of them",
-        )
-    broken = told["broken"]
-    if broken["ended"] == "swallowed" or broken["ended"] == "raised" and broken["left"] != 0:
-        did = "`save` returned as if it had worked" if broken["ended"] == "swallowed" else "it replaced the old one"
-        raise Difference(
-            "swallowed",
-            f"`os.fsync` said that the disk can't write the new file, but {did}.",
-            "the exception reaches the caller, and the old checkpoint is there",
-        )
-    if broken["ended"] == "raised" and broken["beside"]:
-        raise Difference(
-            "left half",
-            f"`os.fsync` said that the disk can't write the new file, and {some(broken['beside'])} stayed in the"
-            " folder.",
-            "nothing but the old checkpoint",
-        )
-    if not any(e["what"] == "sync" and e["path"] == told["folder"] for e in events[at:]):
-        raise Difference(
-            "name not on disk",
-            "The folder is not synced after the rename: the new name may be lost.",
-            "`os.fsync` of the folder",
-        )
-    if told["first"] != 6:
-        raise Difference(
-            "not saved",
-            "Nothing is saved in another folder with another name, where there's no older checkpoint.",
-            "the state that was given",
-            [_left(told["first"])],
-        )
-    if told["left_open"]:
-        raise Difference(
-            "left open",
-            f"After 3 saves, {told['left_open']} more files or folders are open than before.",
-            "all of them closed: a process may only have so many",
-        )
-    return [
-        (
-            f"killed after {len(KILLED_AT)} different numbers of bytes: the old checkpoint is there, and the next save"
-            " works"
-        ),
-        "killed before each thing that it does to the folder: the old checkpoint is there, or the new one",
-        "a full disk: the exception comes through, the old checkpoint is there, nothing is left next to it",
-        "written in the same folder, on disk before it gets its name, and then the name is on disk too",
-    ]
-
-
-def _full(cases: list[dict[str, Any]]) -> None:
-    for case in cases:
-        if case["left"] != 0:
-            raise Difference(
-                "torn",
-                f"When the disk was full, the save left {_left(case['left'])}.",
-                "the old checkpoint",
-                [_left(case["left"])],
-            )
-        if case["ended"] != "raised":
-            raise Difference(
-                "swallowed",
-                "The disk was full, but `save` returned as if it had worked.",
-                "an exception that reaches the caller",
-            )
-        if case["beside"]:
-            raise Difference(
-                "left half",
-                f"The disk was full, and {some(case['beside'])} stayed in the folder.",
-                "nothing but the old checkpoint",
-            )
-
 
 # --- 09.3 -------------------------------------------------------------------------------------------------------------
 
@@ -303,10 +145,12 @@ def judge_often(answer: Answer) -> list[str]:
     ]
 
 
+SCRIPT = "c385ffd7f6dc"  # trainer.py, which the notebook hands out; a test compares them
+
 EXERCISES = {
     e.name: e
     for e in [
-        Exercise("09.1", "an atomic save", judge_save, how="in child processes"),
+        Exercise("09.1", "a trainer that comes back", judge_killed, handed_out=SCRIPT, how="in child processes"),
         Exercise("09.2", "resume in the middle of an epoch", judge_resume),
         Exercise("09.3", "which blocks to recompute?", judge_choose, how=""),
         Exercise("09.4", "how often to save?", judge_often, how=""),
