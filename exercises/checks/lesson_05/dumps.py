@@ -123,18 +123,6 @@ def forgotten(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dump
     return [dump[draw.randrange(max(1, until)) :] for dump in dumps], fault
 
 
-def one_begins_late(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps, Fault | None]:
-    """One rank calls an all-reduce alone, and another one has forgotten that number. No call is like its neighbour, so
-    right after it the ranks differ, too, and whoever begins there finds a consequence."""
-    unlike = [entry(k, "all_reduce", 512 * (1 + k % 2)) for k in range(1, len(calls) + 1)]
-    dumps, fault = alone(draw, unlike, max(4, ranks))
-    assert fault is not None
-    rank, number, _ = fault
-    late = draw.choice([r for r in range(len(dumps)) if r != rank])
-    dumps[late] = dumps[late][number:]
-    return dumps, fault
-
-
 def one_group_begins_late(draw: random.Random, calls: list[Entry], ranks: int) -> tuple[Dumps, Fault | None]:
     """All agree. One rank's oldest call that it remembers is number 1 of one group, and of the other group it remembers
     only later numbers."""
@@ -156,7 +144,6 @@ KINDS: dict[str, Callable[[random.Random, list[Entry], int], tuple[Dumps, Fault 
     "no fault": nothing,
     "two groups": two_groups,
     "records that begin at different numbers": forgotten,
-    "records of one rank that begin after the fault": one_begins_late,
     "two groups, and a rank that remembers more of one": one_group_begins_late,
 }
 
