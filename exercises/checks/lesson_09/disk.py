@@ -47,8 +47,8 @@ class Disk:
         return path == self.folder or path.startswith(self.folder + os.sep)
 
     def files(self) -> dict[int, str]:
-        """The folder and its files by inode."""
-        return {os.stat(p).st_ino: str(p) for p in [Path(self.folder), *Path(self.folder).iterdir()]}
+        """The folder and all that lies in it, by inode."""
+        return {os.stat(p).st_ino: str(p) for p in [Path(self.folder), *Path(self.folder).rglob("*")]}
 
     def sync(self, target: Any) -> None:
         found = os.fstat(target if isinstance(target, int) else target.fileno())

@@ -11,6 +11,7 @@ from .cases import EPOCH_STEPS, KILLED_AT, STEPS, random_kills
 Run = dict[str, Any]
 WEIGHTS, OPTIMIZER, LR, PYTHON, TORCH = range(5)  # what a row holds of the moment before a step
 MOST_FILES = 3
+WRITING, BETWEEN = "killed while it wrote a checkpoint", "killed between two things that it did to the folder"
 FORGOTTEN = {
     OPTIMIZER: ("optimizer", "the optimizer's averages aren't those of that moment"),
     LR: ("schedule", "the learning rate isn't that of the same step"),
@@ -50,8 +51,8 @@ def judge_killed(answer: Answer) -> list[str]:
     _ended(told["other"], "in another folder")
     if told["other"]["result"] != other["result"]:
         raise Difference("another folder", "In another folder, with another seed, the result isn't that seed's.", "it")
-    _follow(told["bytes"], twin, "killed while it wrote a checkpoint")
-    _follow(told["events"], twin, "killed between two things that it did to the folder")
+    _follow(told["bytes"], twin, WRITING)
+    _follow(told["events"], twin, BETWEEN)
     _full(told["full"], twin)
     for run in told["result"]:
         _readable(run)
@@ -102,7 +103,8 @@ def _follow(runs: list[Run], twin: Run, case: str) -> None:
     """Compare starts in one folder, all but the last of them killed, with the run that never was."""
     done = 0
     for number, run in enumerate(runs):
-        place = _place(run, twin)
+        # killed before its first step, it says nothing of where it would have gone on
+        place = _place(run, twin) if run["rows"] or run["ended"] != "killed" else done
         if number == 0:
             if place != 0:
                 _elsewhere()
@@ -153,15 +155,25 @@ def _went_on(run: Run, before: Run, place: int | None, done: int, case: str) -> 
             "weights", f"It goes on later in the training, with the weights of its beginning ({case}).", "those it had"
         )
     if last and steps != STEPS - place:
+        if symptom:
+            _not_together(saved)
         _wrong_count(steps, place, case)
     if again > EPOCH_STEPS:
         what = f"{again} steps are done again ({saved})."
-        if not symptom and case.startswith("killed while"):
+        if not symptom and case == WRITING:
             raise Difference("leftover", f"After kills in a save, a later one left no checkpoint: {what}", "at most 6")
         symptom = symptom or ("starts over" if place == 0 and done > 2 * EPOCH_STEPS else "too much again")
         raise Difference(symptom, what[0].upper() + what[1:], f"at most an epoch, {EPOCH_STEPS} steps")
     if again < 0:
         raise Difference("left out", f"{-again} steps are left out ({saved}).", "every step of the training")
+
+
+def _not_together(case: str) -> NoReturn:
+    raise Difference(
+        "not together",
+        f"After a kill in a save, it goes on with parts of two different moments ({case}).",
+        "all parts of one moment, as after a kill at another time",
+    )
 
 
 def _wrong_count(steps: int, place: int, case: str) -> None:
@@ -184,6 +196,8 @@ def _equal(runs: list[Run], twin: Run, case: str) -> None:
         )
     if len(runs) == 1:
         raise Difference("another training", f"The result is another one, though {case}.", "the program's own result")
+    if case in (WRITING, BETWEEN):
+        _not_together(case)
     for run in runs[1:]:
         _compare(run, twin, case)
     if found["weights"] == right["weights"]:
@@ -242,30 +256,33 @@ def _names(first: Run) -> None:
 
 
 def _synced(first: Run) -> None:
-    events = first["events"]
-    for at, event in enumerate(events):
-        if event["what"] != "rename":
-            continue
-        begun = max((i for i, e in enumerate(events[:at]) if e["what"] == "rename"), default=-1)
-        synced = [e for e in events[begun + 1 : at] if e["what"] == "sync" and e["path"] == event["path"]]
-        name = event["to"]
-        if not synced:
-            raise Difference(
-                "not on disk",
-                f"`{name}` gets its name before its bytes are on the disk.",
-                "`os.fsync` of the file before the rename",
-            )
-        last = not any(e["what"] == "rename" and e["to"] == name for e in events[at + 1 :])
-        if last and synced[-1]["size"] < first["files"].get(name, 0):
-            raise Difference(
-                "before flush",
-                f"At the time of `os.fsync`, `{name}` had {synced[-1]['size']} of {first['files'][name]} bytes.",
-                "all of them",
-            )
-        nexts = next((i for i, e in enumerate(events) if i > at and e["what"] == "rename"), len(events))
-        if not any(e["what"] == "sync" and e["path"] == "." for e in events[at:nexts]):
+    """Follow what's on the disk: the bytes of a file by its `fsync`, a new name by that of the folder."""
+    whole: dict[str, int] = {}  # names of files that are on the disk, and their size then
+    fresh = ""  # a name that only the operating system knows so far
+    for event in [*first["events"], {"what": "end", "path": "", "to": ""}]:
+        what, path, to = event["what"], event["path"], event["to"]
+        if what == "sync" and path == ".":
+            fresh = ""
+        elif fresh and what in ("open", "sync", "end"):
             raise Difference(
                 "name not on disk",
-                f"After the rename to `{name}` the folder isn't synced: the name may be lost.",
+                f"After the rename to `{fresh}` the folder isn't synced: the name may be lost.",
                 "`os.fsync` of the folder",
+            )
+        elif what == "sync":
+            whole[path] = event["size"]
+        elif what == "open":
+            whole.pop(path, None)
+        elif what == "rename":
+            if path not in whole:
+                raise Difference(
+                    "not on disk",
+                    f"`{to}` gets its name before its bytes are on the disk.",
+                    "`os.fsync` of the file before the rename",
+                )
+            whole[to], fresh = whole.pop(path), to
+    for name, size in first["files"].items():
+        if whole.get(name, size) < size:
+            raise Difference(
+                "before flush", f"At the time of `os.fsync`, `{name}` had {whole[name]} of {size} bytes.", "all of them"
             )
