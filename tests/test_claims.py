@@ -60,6 +60,15 @@ def test_a_verdict_the_wrong_way_round_was_not_shown_either():
     assert claim("two ranks are faster", Verdict("contradicted", "")) is False
 
 
+@pytest.mark.parametrize("number", [f"{n:02}" for n in range(13)])
+def test_every_lesson_has_a_headline(number):
+    """What it's about; a slow test runs the lesson, and asks whether that was seen."""
+    (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    code += [path.read_text() for path in (ROOT / "notebooks" / f"lesson_{number}").glob("**/*.py")]
+    assert "headline=True" in "\n".join(code)
+
+
 @pytest.mark.parametrize("number", ["00", "02", "04", "06"])  # whose headline is a measured speed
 def test_lessons_about_speed_use_what_their_headline_showed(number):
     """The name that a headline's claim is given comes back in a condition: in a later cell, or further down in the

@@ -114,7 +114,11 @@ def show_sum(
         f"After {len(alone) - 1} steps the loss is {alone[-1]:.3g} on one device, {averaged[-1]:.3g} with .mean(), and"
         f" {summed[-1]:,.0f} with .sum(). {said}"
     )
-    claim(f"the sum over {n} replicas trains as {n} times the learning rate does", _apart(summed, faster) < 1e-3)
+    claim(
+        f"the sum over {n} replicas trains as {n} times the learning rate does",
+        _apart(summed, faster) < 1e-3,
+        headline=True,
+    )
     more_checks({"the mean over even chunks trains as one device does": _apart(averaged, alone) < 1e-3})
     curves = {
         "one device": alone,

@@ -47,7 +47,7 @@ def show_hooks(run: Run, guess: Guess = ...) -> None:
     )
     say(f"{len(sent)} sums, those of layer {layers[0]} first and those of layer {layers[-1]} last. {answer}")
     gap = _gap(run)
-    claim("your hooks give every rank the mean gradient of all ranks", gap < 1e-5)
+    claim("your hooks give every rank the mean gradient of all ranks", gap < 1e-5, headline=True)
     more_checks(
         {
             "each parameter was sent once": all(len(set(names)) == len(names) for names in _sent(run)),

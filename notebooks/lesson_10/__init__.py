@@ -153,7 +153,7 @@ def show_counts(run: Run, guess: Guess = ...) -> Figure:
         f"A rank held {_total(run, 'FSDP') / _total(run, 'DDP'):.0%} of what it did under DDP: {n} ranks share it."
         f" After three steps the weights differ by {gap:.0e} of the way that training has moved them."
     )
-    claim("FSDP trains the weights of DDP", gap < 0.01)
+    claim("FSDP trains the weights of DDP", gap < 0.01, headline=True)
     paper = {way: predict.zero_memory(params, n, stage, **IN_32_BITS) for way, stage in STAGES.items()}
     more_checks(
         {

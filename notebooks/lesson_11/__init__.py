@@ -114,7 +114,7 @@ def show_two_nodes(one: Run, eight: Run, two: Mapping[str, Run], guess: Guess = 
     than = "slower" if slow < node else "no slower"
     say(f"{slow:.1f} times: sixteen GPUs are {than} than the eight of one node. {answer}")
     say(f"The same program, with a better cable: {others}.")
-    claim("over 25 Gbit/s, sixteen GPUs on two nodes are slower than eight on one", slow < node)
+    claim("over 25 Gbit/s, sixteen GPUs on two nodes are slower than eight on one", slow < node, headline=True)
     more_checks(
         {"the faster the link, the better": list(gains.values()) == sorted(gains.values()), "all there": most > 15}
     )
