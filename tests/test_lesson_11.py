@@ -365,7 +365,7 @@ def losses(text: str) -> list[str]:
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_trainer_is_warned_and_goes_on(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training that was warned in its first step, and started again, ends with the weights of an undisturbed one."""
     straight, warned = tmp_path / "straight", tmp_path / "warned"

@@ -50,13 +50,10 @@ def with_names_by_rank() -> tuple[str, str]:
     cells = json.loads((ROOT / "notebooks" / "10_sharded_training.ipynb").read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
     (found,) = [
-        block
-        for text in texts
-        for block in re.findall(r"```python\n(.*?)```", text, re.S)
-        if "random_of_rank_" in block
+        block for text in texts for block in re.findall(r"<pre>(.*?)</pre>", text, re.S) if "random_of_rank_" in block
     ]
     save, load = re.split(r"(?m)^# in the next job.*\n", found)
-    return save, load
+    return save, load + "\n"
 
 
 RANDOM_STATES = """import sys
@@ -67,9 +64,11 @@ from course_utils.rank import report
 
 dist.init_process_group("gloo")
 FOLDER, rank = sys.argv[1], dist.get_rank()
+folder = FOLDER
 
 def lesson(weights, optimizer_state, epoch):
     torch.manual_seed(rank)
+    state = {"model": weights, "optimizer": optimizer_state, "epoch": epoch}
 SAVE
     wanted = torch.rand(1).item()
     torch.manual_seed(99)
