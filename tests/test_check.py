@@ -526,6 +526,17 @@ def test_a_faulty_trainer_shows_its_symptom_and_counts_as_not_done(
     assert (record["outcome"], record["symptom"]) == ("not done", symptom)
 
 
+def test_the_trainer_without_resume_is_the_twin_and_counts_as_not_done(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trainer = (FOLDER / "lesson_09" / "trainer.py").read_text()
+    assert digest(trainer) == known()["09.1"].handed_out
+    check_exercise("09.1", trainer)
+    assert "You haven't changed the program" in capsys.readouterr().out
+    record = json.loads((home / "exercises.jsonl").read_text())
+    assert (record["outcome"], record["symptom"]) == ("not done", "starts over")
+
+
 def handed_out_of_08() -> dict[str, str]:
     """The cells of 08.3 and 08.5 as the exercise notebook has them: name -> source."""
     notebook = nbformat.read(ROOT / "exercises" / "08_mixed_precision_exercises.ipynb", as_version=4)
