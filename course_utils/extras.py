@@ -9,6 +9,7 @@ from importlib.util import find_spec
 EXTRAS = {  # the package that scripts import: its name in a sentence, what pip installs
     "lightning": ("Lightning", "lightning tensorboard"),
     "tensorflow": ("TensorFlow", "tensorflow-cpu"),
+    "accelerate": ("Accelerate", "accelerate"),
 }
 
 

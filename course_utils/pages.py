@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from .folders import kernel_folder, write_whole
 from .table import fold, held, marked, show
 
 AT_ONCE = 3  # sentences below a figure; the rest waits behind a click
@@ -145,6 +146,13 @@ def bet(
     answer = close if near else over if number > truth else under or over
     shown = f"{number:,.0f}" if 1e3 <= number < 1e15 and number.is_integer() else f"{number:g}"
     return _you_said(shown + unit, close if number == truth else trap or answer)
+
+
+def beside_programs(file: Path, name: str) -> Path:
+    """Copy a file of a lesson to where the programs of its cells lie, so that they can import it. Returns the copy."""
+    path = kernel_folder() / name
+    write_whole(path, file.read_text(encoding="utf-8"))
+    return path
 
 
 def as_number(guess: Any, unit: str = "") -> float | None:

@@ -62,11 +62,16 @@ ARGS: dict[str, list[list[str]]] = {
         ["FSDP", "FSDP, gathers of 16 bits", "FSDP, all of 16 bits"],
     ],
     "11/11_link": [["--sums", "--alone", "32", "--together", "32"]],
+    "12/12_plain": [[]],
+    "12/12_sixteen": [["--by", by, "--parts", "4", "--precision", "bf16-mixed"] for by in ("DDP", "Lightning")],
+    "12/12_empty": [["--by", by] for by in ("DDP", "Fabric", "Accelerate", "Lightning")],
     "05/hooks": [["none"], ["fp16"], ["bf16"], ["powersgd"]],
     "08/08_counting": [["--ways", "float32", "bf16 model", "fp16", "--powers", "-7", "16"]],
     "08/08_here": [[]],
     "08/08_steps": [["--ways", "fp32", "TF32", "bf16", "fp16"]],
 }
+# Files that programs of a lesson import, as its module puts them next to the cells'.
+HELPERS = {"12": ("quiet", "keras_task")}
 # Programs that read what an earlier one saved.
 AFTER = {"04/evaluate": "ddp.py", "04/04_inference": "ddp.py"}
 # More for the first line of a program, and why.
@@ -78,7 +83,7 @@ LINES = {
 }
 # Races that a program really has, and whose they are.
 RACES = {
-    "12/fabric_ddp": "a race of Lightning's: `DDPStrategy.setup_module` makes DDP on a stream of its own, where DDP"
+    "12/fabric_loop": "a race of Lightning's: `DDPStrategy.setup_module` makes DDP on a stream of its own, where DDP"
     " copies rank 0's weights to all, and nothing has the first forward pass wait for that stream"
 }
 
@@ -176,6 +181,8 @@ def write(lesson: str, folder: Path) -> None:
         (folder / file).write_text("\n" + source)
     for path in (ROOT / "notebooks" / "programs").glob(f"{lesson}_*.py"):
         (folder / path.name).write_text("\n" + path.read_text())  # as a cell's file: its first line may get a prelude
+    for helper in HELPERS.get(lesson, ()):
+        shutil.copy(ROOT / "notebooks" / "programs" / f"{lesson}_{helper}.py", folder / f"{helper}.py")
     shutil.copy(Path(__file__).parent / "stand_ins.py", folder)
 
 

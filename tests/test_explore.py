@@ -128,7 +128,7 @@ STORED = [
     ("memory", {"gpus": 12, "tensor": 8}, "12 GPUs don't divide into groups of 8 x 1: take a multiple of 8"),
     ("nodes", {}, "On 8 nodes the sum takes 15.5 ms and is longer than backward's 12 ms: 64 GPUs are 53.7 times"),
     ("nodes", {"nodes": 64, "link": "efa400"}, "hides behind backward's 12 ms: 512 GPUs are 512 times as fast as one"),
-    ("recompute", {}, "48 layers in 7 segments: 15% of the memory, 1.33 times the time. Least is held with 24: 7%"),
+    ("recompute", {}, "48 layers in 7 segments: 15% of the memory, at most 1.33 times the time. Least is held with 24"),
     ("recompute", {"layers": 4, "segments": 5}, "4 layers divide into at most 4 segments"),
     ("ring", {}, "In all 6 steps a rank sends 2(n-1)/n = 1.5 times its tensor: less than 2"),
     ("ring", {"ranks": 8, "step": 14}, "8 of 8 chunks complete. In all 14 steps a rank sends 2(n-1)/n = 1.75"),

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 from conftest import ROOT, Descendants, skip_or_fail
 from test_notebooks import check, run_notebook, show
 
-from course_utils.bundle import save_bundle
 from course_utils.check import check_exercise, lesson_exercises
 from course_utils.extras import EXTRAS, missing
 from course_utils.magic import ranks
@@ -35,7 +30,7 @@ PathFinder.find_spec = classmethod(without)
 
 def without(folder: Path, *names: str) -> dict[str, str]:
     """An environment where Python doesn't find these packages."""
-    parts = {"lightning": ["pytorch_lightning"], "tensorflow": ["keras"]}  # which go with them
+    parts = {"lightning": ["pytorch_lightning"], "tensorflow": ["keras"], "accelerate": []}  # which go with them
     hidden = tuple(part for name in names for part in (name, *parts[name]))
     (folder / "sitecustomize.py").write_text(BLOCKER.format(names=hidden))
     return {"PYTHONPATH": str(folder)}
@@ -108,63 +103,3 @@ def test_lesson_runs_without(
         skipped = [c for c in outcome.claims if c["status"] == "skipped"]
         named = [EXTRAS[name][0] for name in absent]
         assert skipped and all(any(name in c["detail"] for name in named) for c in skipped), skipped
-
-
-def scripts(folder: Path) -> Path:
-    """The programs of the lesson in their own folder, as its take-it-home cell leaves them."""
-    for cell in nbformat.read(LESSON, as_version=4).cells:
-        head, _, body = cell.source.partition("\n")
-        if head.startswith("%%ranks") and (name := re.search(r"--file (\S+)", head)):
-            (folder / name[1]).write_text(body)
-    for name in ("plain_ddp", "lightning_ddp", "fabric_ddp", "tf_workers"):
-        save_bundle(folder / f"{name}.py", folder / "away")
-    return folder / "away"
-
-
-def losses(output: str, column: str = '"model": "images"') -> list[float]:
-    return [float(line.split('"loss": ')[1].partition(",")[0]) for line in output.splitlines() if column in line]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_the_scripts_run_outside_the_course(tmp_path: Path) -> None:
-    """Under torchrun, and as two workers started by hand, from the saved folder alone: all get the same first loss."""
-    if lacking := [why for name in EXTRAS if (why := missing(name))]:
-        skip_or_fail("; ".join(lacking))
-    away = scripts(tmp_path)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("COURSE_")} | {
-        "COURSE_HOME": str(tmp_path),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    first = {}
-    for name in ("plain_ddp", "lightning_ddp", "fabric_ddp"):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"{name}.py"]
-        answer = subprocess.run(command, cwd=away, env=env, capture_output=True, text=True, timeout=150)
-        assert answer.returncode == 0, answer.stderr[-3000:]
-        seen = losses(answer.stdout)
-        assert len(seen) == 60, "30 steps on each of 2 ranks"
-        first[name] = sorted(seen[:2])
-    assert first["lightning_ddp"] == pytest.approx(first["plain_ddp"], abs=1e-4)
-    assert first["fabric_ddp"] == pytest.approx(first["plain_ddp"], abs=1e-4)
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for s in sockets:
-        s.close()
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "tf_workers.py", *addresses],
-            cwd=away,
-            env=env | {"RANK": str(rank), "LOCAL_RANK": "0"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        curves = [losses(worker.communicate(timeout=150)[0]) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert curves[0] == curves[1] and len(curves[0]) == 30
-    assert curves[0][0] == pytest.approx(sum(first["plain_ddp"]) / 2, abs=1e-4)

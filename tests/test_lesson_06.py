@@ -42,7 +42,7 @@ def steps(seconds: float) -> Run:
         (40, "That's weights and gradients. Adam"),
         (60, "Nearly. Adam keeps *two*"),
         (10, "You said 10 GiB. Gradients are as large"),
-        (300, "You said 300 GiB. Activations come on top, but"),
+        (300, "You said 300 GiB. Each parameter takes four"),
         ("lots", "Your bet should be a number of GiB, such as 10."),
     ],
 )
@@ -133,7 +133,7 @@ def test_the_page_begins_with_what_the_emulated_gpus_say(tmp_path: Path) -> None
     """Its stakes are typed, so they are compared: a step in one piece, and what a GPU holds."""
     found = emulated(1, tmp_path)
     held = max(nbytes for _, nbytes in found.emulated.peaks()) / 2**30
-    assert f"A step takes {lesson_06._step_s(found):.1f} seconds" in stakes()
+    assert f"a step takes {lesson_06._step_s(found):.1f} seconds" in stakes()
     assert f"with {held:.0f} GiB on each" in stakes()
 
 
@@ -181,7 +181,7 @@ def here(one_s: float, many_s: float, ranks: int = 2, pieces: int = 8) -> Run:
         (2, ..., "1.60 times as fast, and the formula allows 1.78."),
         (2, 1.6, "You said 1.6 times: you know your machine."),
         (2, 2, "You said 2 times. That would be a pipeline without a bubble."),
-        (2, 1, "You said 1 times. Then both work most of the time."),
+        (2, 1, "You said 1 times. With more pieces all stages work most of the time."),
         (2, 8, "You said 8 times. Each piece costs some Python"),
         (8, ..., "and the formula allows 6.56"),
     ],
@@ -213,7 +213,7 @@ def test_your_own_ranks_beside_other_programs(capsys: pytest.CaptureFixture[str]
         (1.25, "You said 1.25 times: you've read the source."),
         (2, "You said 2 times. Autograd alone would do that."),
         (1, "You said 1 times. Then it would forget the first batch."),
-        (8, "You said 8 times. That's what"),
+        (8, "You said 8 times. Less: of the first"),
     ],
 )
 def test_stepping_twice(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -277,7 +277,7 @@ def test_the_file_to_take_home_trains_alike_in_stages_and_in_pipelines(tmp_path:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--stages", "3"], "--stages 3 has to divide the 1 ranks"),
+        (["--stages", "3"], "3 stages won't do: give --stages, a divisor of 1 ranks"),
         (["--micro-batches", "0"], "--micro-batches has to be at least"),
         (["--batch", "30"], "a multiple of pipelines x micro-batches"),
     ],

@@ -96,7 +96,7 @@ def halves(off: float = 0.0, kept: str = "None", steps: int = 3) -> Run:
 def test_the_halves(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     lesson_07.show_halves(halves(), guess)
     out = said_by(capsys)
-    assert said in out and "fell from 1.00 to 0.33. The gradients are exactly those of one process." in out
+    assert said in out and "fell from 1.00 to 0.33. The gradients' norms are exactly those of one process." in out
     assert "✓ a model in two processes has the gradients of one process" in out
 
 
@@ -137,7 +137,7 @@ def raced_to(counted: int) -> Run:
         (3000, "3,000", "You said 3,000: good nose."),
         (3000, 0, "You said 0. Most programs hope so."),
         (3000, 100_000, "You said 100,000. Reading and writing lie nanoseconds apart"),
-        (3000, 10, "You said 10. They do nothing but add"),
+        (3000, 10, "You said 10: good nose."),
         (2, 5, "You said 5: good nose."),
         (0, 0, "You said 0: good nose."),
         (0, 500, "You said 500. Reading and writing"),
@@ -247,6 +247,9 @@ def test_the_ages(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(old_gradients, "uneven", lambda: served([3, 2, 2, 2]))
     with pytest.raises(ClaimError, match="more than twice as old"):
         lesson_07.show_ages(guess)
+    monkeypatch.setattr(old_gradients, "uneven", lambda: served([9, 2, 2, 2]))
+    lesson_07.show_ages(12)
+    assert "You said 12: you counted" in said_by(capsys), "on paper it's twelve"
     monkeypatch.setattr(old_gradients, "uneven", lambda: served([11, 2, 2, 2], sent=9))
     with pytest.raises(ClaimError, match="was applied"):
         lesson_07.show_ages(guess)
@@ -365,9 +368,9 @@ def raced(hogwild_s: float, losses: Sequence[float] = (4.0, 3.5, 2.9, 2.5)) -> R
     ("guess", "said"),
     [
         (..., "Hogwild made 2.0 times the updates a second of one process, and was at a loss of 3 1.3 times as fast."),
-        (1.3, "You said 1.3 times: you don't count updates."),
-        (2, "You said 2 times. That would be its updates"),
-        (5, "You said 5 times. It doesn't make more updates"),
+        (1.3, "You said 1.3 times: you've met old gradients before."),
+        (1.8, "You said 1.8 times. It made 2.0 times the updates, and none of them"),
+        (5, "You said 5 times. It made 2.0 times the updates"),
         (0.9, "You said 0.9 times. An old gradient still points roughly"),
     ],
 )
@@ -380,6 +383,9 @@ def test_the_seconds(
     assert said in out and "The two in step made 1.2 times the updates of one process" in out
     assert "Hogwild: 2.0 times the updates, 1.3 times as fast" in str(figure.mpl.get_suptitle())
     assert lesson_07.updates_per_s("Hogwild") == pytest.approx(6 / 3.0)
+    monkeypatch.setattr(ways, "three_ways", lambda: raced(0.5))
+    lesson_07.show_seconds(2)
+    assert "You said 2 times: you've met" in said_by(capsys)
 
 
 def test_ways_that_were_disturbed_or_never_came_there(

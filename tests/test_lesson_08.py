@@ -275,7 +275,7 @@ def trained(**changed: float) -> Run:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "fp16 makes 16% of the activations' gradients zero. The loss ends at 2.60, in float32 at 2.60."),
+        (..., "fp16 would make 16% of the activations' gradients zero. The loss ends at 2.60, in float32 at 2.60."),
         ("yes", "You said yes: and you didn't let a number scare you."),
         ("No", "You said no. So you'd think, but the large gradients"),
         (3, "Your bet should be one of these: no, yes."),
@@ -315,10 +315,7 @@ SKIPS = [*range(14), 24, 35]
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (
-            ...,
-            "It skips 16 of 60 steps: the first 14, until S fits, and later one now and then, when a larger S doesn't.",
-        ),
+        (..., "It skips 16 of 60 steps: the first 14, until S fits, and 2 later, when S had doubled or"),
         (15, "You said 15: a good eye for logarithms."),
         (40, "You said 40. Halving is fast"),
         (3, "You said 3. It only halves"),
@@ -408,7 +405,7 @@ def test_what_you_saw(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lesson_08, "frozen", frozen)
     tidy = run(*({"loss": loss} for loss in (2.0, 2.0, 1.8, 1.8)))
     said = str(lesson_08.what_you_saw(types(), scaled(SKIPS), tidy))
-    assert "Under autocast the output was bfloat16." in said and "75% of the weights never moved" in said
+    assert "Under autocast the output was bfloat16." in said and "75% of the weights ended where they began" in said
     assert "7.9 times as fast as float32, and 1.4 times as fast as TF32" in said and "fp16 was 3.8 times" in said
     assert "skipped 16 of 60 steps" in said and "the loss had 2 values in 4 steps" in said
 

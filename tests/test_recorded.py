@@ -82,6 +82,14 @@ def test_what_failed_or_was_recorded_before_is_refused(tmp_path: Path, change: d
     assert not list(tmp_path.glob("*.json"))
 
 
+def test_what_was_emulated_says_so_in_the_name_of_its_machine(tmp_path: Path) -> None:
+    run = a_run(tmp_path, [0.1], provenance=Provenance("emulated", "16xH100", {"torch": "2.15.0"}, "2026-11-21"))
+    path = record.save("12_sixteen", Sweep([{"by": "DDP"}], [[run]]), tmp_path / "out")
+    assert path.name == "12_sixteen.emulated-16xh100.json" and not record.faults(path)
+    (back,) = recorded.sweeps("12_sixteen", tmp_path / "out")
+    assert back.runs[0][0].provenance.machine == "emulated 16xH100"
+
+
 def test_nothing_recorded_is_an_empty_list() -> None:
     assert recorded.sweeps("99_never") == [] and recorded.runs("99_never") == []
 

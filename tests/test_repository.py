@@ -116,6 +116,7 @@ FOR_LESSONS = FACE | {  # of explore: what a small explorer of one lesson is mad
     f"course_utils.{name}"
     for name in (
         "clusters",
+        "extras",
         "figures.canvas",
         "local_slurm",
         "local_slurm.guard",
@@ -291,7 +292,8 @@ def test_a_program_that_a_lesson_launches_travels_as_one_from_a_cell_does() -> N
 def test_what_a_lesson_gives_to_take_home_is_plain_pytorch() -> None:
     for path in TAKE_HOME:
         others = {name.partition(".")[0] for name in imported(path.read_text())} - set(sys.stdlib_module_names)
-        assert others == {"torch"}, f"{path.name} imports {sorted(others)}"
+        framework = {"12_lightning": {"torch", "lightning"}, "12_tf_worker": {"tensorflow", "numpy"}}
+        assert others == framework.get(path.stem, {"torch"}), f"{path.name} imports {sorted(others)}"
 
 
 def test_every_python_file_of_the_notebooks_is_of_a_known_kind() -> None:

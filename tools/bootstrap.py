@@ -38,7 +38,7 @@ PYTHONS = ("3.12", "3.13", "3.11")  # what the course runs on, the first choice 
 
 # GB that the environment needs, to download and on disk: with CUDA (the ordinary build on Linux), and without.
 SIZES = {"cuda": (3.2, 5.8), "cpu": (0.5, 1.5)}
-FRAMEWORKS = ("lightning", "tensorflow")  # extras of pyproject.toml
+FRAMEWORKS = ("lightning", "tensorflow", "accelerate")  # extras of pyproject.toml
 FRAMEWORKS_SIZE = (0.4, 1.5)
 
 

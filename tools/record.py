@@ -31,7 +31,8 @@ _SCHEMA: dict[str, type | tuple[type, ...]] = {
     "name": str, "machine": str, "versions": dict, "date": str, "placement": str, "engine": str, "script": str,
     "source": list, "kind": str, "points": list,
 }  # fmt: skip
-_INNERMOST = re.compile(r"\{\n[^{}\[\]]*\}")  # a record, as it's written over several lines: it gets one
+# A record, as it's written over several lines, with or without lists of numbers in it: it gets one.
+_INNERMOST = re.compile(r"\{\n(?:[^{}\[\]]|\[[-+.,\de\s]*\])*\}")
 _LEFT_OUT = ("time", "progress")  # of each record
 _SPAN = {"start_s", "end_s"}  # of a record for a timeline: there are too many to keep, and they are of one run
 _PATH = re.compile(r"(?<![\w/:.])(?:~|/[\w.+-]+)(?:/[\w.+-]+)+")  # an absolute path, not a unit or an address
@@ -87,8 +88,9 @@ def record(path: Path, out: Path | None = None) -> list[Path]:
 def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Path:
     """Write a finished run or sweep; returns the file. A file of the same name and machine is replaced.
 
-    Raises ValueError for a result with a failed run, with runs of several machines, that was itself recorded, whose
-    arguments or reports name a path, or that takes more than `MOST_BYTES`.
+    What was emulated says so in the name of its machine. Raises ValueError for a result with a failed run, with runs of
+    several machines, that was itself recorded, whose arguments or reports name a path, or that takes more than
+    `MOST_BYTES`.
     """
     several = isinstance(result, Sweep)
     points, repeats = (result.points, result.runs) if isinstance(result, Sweep) else ([{}], [[result]])
@@ -96,14 +98,16 @@ def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Pa
     first = everything[0].provenance
     if not all(run.ok for run in everything):
         raise ValueError(f"{name} has a run that failed; record runs that finished")
-    if first.kind != "measured" or len({run.provenance.machine for run in everything}) > 1:
+    machines = {run.provenance.machine for run in everything}
+    if first.kind not in ("measured", "emulated") or len(machines) > 1:
         raise ValueError(
-            f"{name} is not measured on one machine:"
+            f"{name} is not measured or emulated on one machine:"
             f" {sorted({f'{r.provenance.kind} on {r.provenance.machine}' for r in everything})}"
         )
+    machine = first.machine if first.kind == "measured" else f"emulated {first.machine}"
     raw = {
         "name": name,
-        "machine": first.machine,
+        "machine": machine,
         "versions": dict(first.versions),
         "date": first.date,
         "placement": everything[0].placement,
@@ -133,7 +137,7 @@ def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Pa
         )
     folder = Path(folder) if folder is not None else recorded.FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.{_slug(first.machine)}.json"
+    path = folder / f"{name}.{_slug(machine)}.json"
     path.write_text(text, encoding="utf-8")
     return path
 

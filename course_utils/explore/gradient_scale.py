@@ -132,7 +132,7 @@ def loss_scale(**settings: Any) -> Explorer:
         told = ", ".join(f"{_percent(share)} after {steps} steps" for share, steps in zip(lost, STEPS, strict=True))
         return (
             f"{first}There are {right}. fp16 makes {told} zero. As the loss falls, so do the gradients. Now find a"
-            " scale that saves them all."
+            " scale that saves nearly all."
         )
 
     text = (

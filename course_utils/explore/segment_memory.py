@@ -26,7 +26,8 @@ CONTROLS = (
 EMULATED = "a real transformer with so many layers and segments, on one modelled A100: nothing large is computed"
 LEAVES_OUT = (
     "weights, gradients and the optimizer, which are held on top; gradients on their way through a layer. A forward"
-    " takes a third of a step, in every layer. checkpoint_sequential of torch doesn't recompute the last segment."
+    " takes a third of a step, in every layer. PyTorch stops a second forward early: it skips the last product of each"
+    " segment. checkpoint_sequential of torch doesn't recompute the last segment."
     " Selective recomputation, which repeats only what is cheap: lesson 09 measures it."
 )
 
@@ -40,7 +41,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     chain, emulated = predict.checkpoint_chain(layers, segments, input_share=share), found.get("emulated")
     drawing = Drawing(400 + 24 * bool(emulated) if answered else 240)
     title = f"{layers} layer{'s' * (layers > 1)} in {segments} segment{'s' * (segments > 1)}: "
-    title += f"{chain.held / layers:.0%} of the memory, {chain.time:.2f} times the time"
+    title += f"{chain.held / layers:.0%} of the memory, at most {chain.time:.2f} times the time"
     drawing.text(
         12, 24, title if answered else f"{layers} layers keep everything. How far down can it go?", 15, bold=True
     )

@@ -103,7 +103,7 @@ def show_halves(run: Run, guess: Guess = ...) -> None:
     gap, losses = _gap(run), run.values("loss")
     apart = f"differ from those of one process by {gap:.0e} at most, relative to the largest"
     say(
-        f"In {len(losses) // 2} steps the loss fell from {losses[0]:.2f} to {losses[-1]:.2f}. The gradients"
+        f"In {len(losses) // 2} steps the loss fell from {losses[0]:.2f} to {losses[-1]:.2f}. The gradients' norms"
         f" {apart if gap else 'are exactly those of one process'}."
     )
     claim("a model in two processes has the gradients of one process, to rounding", gap < 1e-4)
@@ -146,20 +146,20 @@ def _one_process(steps: int) -> list[list[float]]:
 def show_race(run: Run, guess: Guess = ...) -> None:
     """How many additions of two processes were overwritten, here and in three more runs."""
     counted, of, again = run.value("counted"), run.value("of"), _again(run)
-    lost = of - counted
+    lost, lost_again = of - counted, [of - n for n in again]
     answer = bet(
         guess,
         float(lost),
         close="good nose.",
         over="Reading and writing lie nanoseconds apart, so they seldom meet there.",
         under="They do nothing but add, so they do meet.",
-        within=(lost / 3, 3 * lost + 1),
+        within=(min(lost, *lost_again) / 2, 2 * max(lost, *lost_again) + 1),  # it's another number each time
         traps={0: "Most programs hope so."} if lost else {},
         kind=f"a number from 0 to {of:,}",
     )
     say(f"They counted to {counted:,}, so {lost:,} of {of:,} additions are missing. {answer}")
-    say(f"Three more runs lose {', '.join(f'{of - n:,}' for n in again[:-1])} and {of - again[-1]:,}.")
-    some = lost or max(of - n for n in again)
+    say(f"Three more runs lose {', '.join(f'{n:,}' for n in lost_again[:-1])} and {lost_again[-1]:,}.")
+    some = lost or max(lost_again)
     claim("two processes that add without a lock lose additions",
           Verdict("shown" if some else "not shown", "" if some else "on a busy core they take turns"))  # fmt: skip
     more_checks({"nothing was counted twice": max(counted, *again) <= of})
@@ -239,7 +239,7 @@ def what_you_saw(calls: Run, halves: Run, race: Run, torn: Run) -> Words:
     return Words(
         [
             f"Six calls of 0.1 s, sent at once, took {seconds:.2f} s.",
-            "A model in two processes had the gradients of one.",
+            f"A model in two processes had the gradients of one, to {_gap(halves):.0e} of the largest.",
             f"Two processes lost {race.value('of') - race.value('counted'):,} of {race.value('of'):,} additions, and"
             " with Hogwild a model learned all the same.",
             f"A slow trainer's gradients were {mean_age(run, [0]):.1f} updates old, the others'"

@@ -52,7 +52,7 @@ def show_ages(guess: Guess = ...) -> Figure:
         close="you counted who comes by meanwhile.",
         over="The others aren't that fast.",
         under="While it computes one gradient, each of the others makes about four.",
-        within=0.2,
+        within=(0.8 * slow, 1.25 * max(slow, SLOW * (TRAINERS - 1))),  # on paper is right, too
         traps={
             TRAINERS - 1: "That's the mean over all four, and this one is away for longer.",
             SLOW: "That's how many one of the others makes meanwhile, but there are three of them.",

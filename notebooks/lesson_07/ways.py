@@ -36,12 +36,11 @@ def show_seconds(guess: Guess = ...) -> Figure:
         answer = bet(
             guess,
             faster.median,
-            close="you don't count updates.",
-            over="It doesn't make more updates than that, and old gradients make none of them better.",
+            close="you've met old gradients before.",
+            over=f"It made {more.median:.1f} times the updates, and none of them is worth more for being old.",
             under="An old gradient still points roughly the right way.",
             unit=" times",
             within=0.15,
-            traps={2: "That would be its updates, if each were worth as much."},
             positive=True,
         )
         say(

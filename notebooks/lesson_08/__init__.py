@@ -90,7 +90,7 @@ def show_frozen(guess: Guess = ...) -> Figure:
         exponent: tuple(run.value(what, way="bf16 model", exponent=exponent) for what in ("kept", "moved"))
         for exponent in sorted(run.values("exponent", way="bf16 model"))
     }
-    return never_moved(sizes, edge, f"{share:.0%} of the bf16 model's weights never moved: the large ones")
+    return never_moved(sizes, edge, f"{share:.0%} of the bf16 model's weights are where they began: the large ones")
 
 
 @functools.cache
@@ -164,7 +164,7 @@ def what_you_saw(types: Run, scaled: Run, tidy: Run) -> Words:
         [
             f"Under autocast the output was {types.value('dtype', name='output').removeprefix('torch.')}. The weight,"
             " its gradient and the loss were float32.",
-            f"Of a model that was bf16 altogether, {same:.0%} of the weights never moved.",
+            f"Of a model that was bf16 altogether, {same:.0%} of the weights ended where they began.",
             f"On an emulated A100 bf16 was {a100['fp32'].s / a100['bf16'].s:.1f} times as fast as float32, and"
             f" {a100['TF32'].s / a100['bf16'].s:.1f} times as fast as TF32. On a T4 fp16 was"
             f" {t4['fp32'].s / t4['fp16'].s:.1f} times as fast, and bf16 was slower.",

@@ -52,7 +52,7 @@ def show_fp16(guess: Guess = ...) -> Figure:
         traps={"no" if yes else "yes": "So you'd think, but the large gradients are still there." if yes else ""},
     )
     say(
-        f"fp16 makes {lost[LARGE_BATCH]:.0%} of the activations' gradients zero. The loss ends at"
+        f"fp16 would make {lost[LARGE_BATCH]:.0%} of the activations' gradients zero. The loss ends at"
         f" {found[LARGE_BATCH]:.2f}, in float32 at {last:.2f}. {answer}"
     )
     below = max((power for power in POWERS if power < min(learned, default=0)), default=POWERS[0])
@@ -84,24 +84,23 @@ def show_scaler(run: Run, guess: Guess = ...) -> Figure:
     scales, skipped, losses = run.values("scale"), run.values("skipped"), run.values("loss")
     halvings = [i for i, skip in enumerate(skipped) if skip]
     settled = next((i for i, skip in enumerate(skipped) if not skip), len(skipped))
+    more = len(halvings) - settled
+    later_ones = f", and {more} later, when S had doubled or the gradients had grown" if more else ""
     answer = bet(
         guess,
         float(len(halvings)),
         close="a good eye for logarithms.",
         over="Halving is fast: after ten of them S is a thousandth of what it was.",
-        under="It only halves, so it takes as many steps as there are powers of two between here and there.",
+        under="It only halves once a step, and from 2^32 it's a long way to the first S that fits.",
         within=0.3,
         kind="a number from 0 to 60",
     )
-    say(
-        f"It skips {len(halvings)} of {len(skipped)} steps: the first {settled}, until S fits, and later one now"
-        f" and then, when a larger S doesn't. {answer}"
-    )
+    say(f"It skips {len(halvings)} of {len(skipped)} steps: the first {settled}, until S fits{later_ones}. {answer}")
     say(f"The loss falls from {losses[0]:.2f} to {losses[-1]:.2f} all the same.")
     after = [later / scale for scale, later in itertools.pairwise(scales)]
     more_checks(
         {
-            "a scaler that begins far too high finds its scale": settled > 0 and not any(skipped[-2:]),
+            "a scaler that begins far too high finds its scale": 0 < settled <= len(halvings) < len(skipped) / 2,
             "with it, fp16 learns": losses[-1] < 0.8 * losses[0],
             "a skipped step halves the scale": all(after[i] == 0.5 for i in halvings if i < len(after)),
             f"{INTERVAL} good steps in a row double it": all(

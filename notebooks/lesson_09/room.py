@@ -48,14 +48,14 @@ def show_needs(plain: Run, large: Run, guess: Guess = ...) -> Figure:
         kept,
         close="you've been out of memory before.",
         over="It does fit, and the GPU has 79 GiB.",
-        under="Each of 24 blocks keeps the inputs of its products, of its norms, of its activation function.",
+        under="16 sequences fit and 32 don't, so it's between 33 and 66 GiB, and nearer the top.",
         unit=" GiB",
         within=0.2,
         traps={(0.8 * others, 1.2 * others): "That's as much as weights and optimizer take. It's far more."},
         kind="a number of GiB, such as 10",
     )
     say(f"The activations take {kept:.0f} GiB, {kept / others:.1f} times as much as all the rest. {answer}")
-    say("With 32 sequences the GPU ran out of memory in the first forward.")
+    say("With 32 sequences the GPU ran out of memory.")
     more_checks(
         {
             "with 32 sequences it ran out of memory": "out of memory" in why_it_died(large),
@@ -83,6 +83,7 @@ def show_again(plain: Run, again: Run, guess: Guess = ...) -> Figure:
         under="The second forward isn't free: its products are as large as those of the first.",
         unit=" times",
         within=0.05,
+        kind="a number such as 1.5",
         traps={
             (1.3, 1.36): "That's a whole forward more, and nearly right.",
             2: "Then backward would be repeated, too. Only forward is, and that's about a third of a step.",
@@ -154,7 +155,7 @@ def show_tokens(plain: Run, large: Run, guess: Guess = ...) -> Figure:
         traps={"yes": "A larger batch helps a GPU that has too little to do. This one had enough with 16."},
     )
     say(f"{after:,.0f} tokens a second instead of {before:,.0f}, so {after / before:.0%} of it. {answer}")
-    more_checks({"four times the batch fits": large.ok, "the room alone brings nothing": after < before})
+    more_checks({"the room alone brings nothing": after < before})
     return figures.bars(
         {
             "16, everything kept": Samples([before], "tokens", plain.provenance),
@@ -184,8 +185,10 @@ def show_eight(guess: Guess = ...) -> Figure:
         traps={"no": "On one GPU you'd be right. But here most of a short step is waiting for the network."},
     )
     say(f"{after:,.0f} tokens a second on each GPU instead of {before:,.0f}: {after / before:.1f} times. {answer}")
-    claim("over slow Ethernet, recomputing makes eight GPUs more than twice as fast", after > 2 * before)
-    more_checks({"the same sum is sent in both": all(run.ok for run in runs.values())})
+    claim(
+        "emulated, over slow Ethernet: the batch that recomputing makes room for brings twice the tokens a second",
+        after > 2 * before,
+    )
     return figures.bars(
         {
             "12, everything kept": Samples([before], "tokens", runs["kept"].provenance),

@@ -4,7 +4,8 @@
 
 Eight ranks make two pipelines of four stages. Each pipeline gets half of the batch, and ranks with the same stage
 average their gradients by DDP. To make it yours, replace the data and what's in a `Stage`. At the end the weights of
-all stages are in one file, and `Stage(0, 1)` loads it: the whole model.
+all stages are in one file, and `Stage(0, 1)` loads it: the whole model. On several nodes, start it in a folder that
+all of them see. To go on later you'd save the optimizer, too.
 """
 
 import argparse
@@ -92,7 +93,7 @@ def main():
     ranks = dist.get_world_size()
     stages = args.stages or ranks
     if not 1 <= stages <= BLOCKS or ranks % stages:
-        raise SystemExit(f"--stages {stages} has to divide the {ranks} ranks, and to be at most {BLOCKS}")
+        raise SystemExit(f"{stages} stages won't do: give --stages, a divisor of {ranks} ranks, and at most {BLOCKS}")
     pipelines = ranks // stages
     if args.micro_batches < stages or args.batch % (pipelines * args.micro_batches):
         raise SystemExit(

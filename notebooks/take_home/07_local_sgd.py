@@ -95,7 +95,7 @@ def main():
     inner = torch.optim.AdamW if args.inner == "adamw" else torch.optim.SGD
     optimizer = inner(model.parameters(), lr=args.lr)
     meeting = Meeting(model, args.outer_lr, args.outer_momentum)
-    steps, since, drifts = 0, 0, [0.0]
+    steps, since, drift = 0, 0, None
     for epoch in range(args.epochs):
         sampler.set_epoch(epoch)
         total = torch.zeros(1, device=device)
@@ -107,17 +107,20 @@ def main():
             total += loss.detach()
             steps, since = steps + 1, since + 1
             if since == args.every:
-                drifts.append(meeting.agree())
+                drift = meeting.agree()
                 since = 0
         dist.all_reduce(total)
         if rank == 0:
-            print(
-                f"epoch {epoch}: loss {total.item() / len(loader) / world_size:.4f}, drift {max(drifts):.2f}",
-                flush=True,
-            )
+            met = "not met yet" if drift is None else f"drift {drift:.2f}"
+            print(f"epoch {epoch}: loss {total.item() / len(loader) / world_size:.4f}, {met}", flush=True)
     if since:
-        meeting.agree()  # nobody ends with weights of its own
+        drift = meeting.agree()  # nobody ends with weights of its own
+    for b in model.buffers():  # BatchNorm's running means, which no gradient moves
+        if b.is_floating_point():
+            dist.all_reduce(b)
+            b /= world_size
     if rank == 0:
+        print(f"drift {drift or 0:.2f} when the ranks met last")
         as_ddp = steps * sum(p.nbytes for p in model.parameters())
         print(f"{meeting.sent_bytes / 1e6:.1f} MB averaged, where DDP averages {as_ddp / 1e6:.1f} MB")
         x, y = (t.to(device) for t in test_set.tensors)

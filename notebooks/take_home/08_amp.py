@@ -4,7 +4,8 @@
 
 To make it yours, replace the data and the model. Weights, gradients and the optimizer stay in float32. Accumulation,
 clipping and a schedule have their places around the scaler, which is switched off in bf16. `--resume` goes on from the
-last epoch. `--dtype float32` switches all of it off, for comparison.
+last epoch, also in the other 16-bit type; on several machines it wants a disk that all of them see. `--dtype float32`
+switches all of it off, for comparison.
 """
 
 import argparse
@@ -85,6 +86,8 @@ def main():
         torch.cuda.set_device(device)
     dist.init_process_group(device_id=device if gpu else None)  # NCCL between GPUs, gloo between CPUs
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    if args.accumulate < 1:
+        raise SystemExit("--accumulate takes 1 or more")
     if args.batch % world_size:
         raise SystemExit(f"--batch {args.batch} can't be shared by {world_size} ranks")
     dtype = getattr(torch, args.dtype) if args.dtype else best_dtype(gpu)
@@ -101,10 +104,15 @@ def main():
     parts = {"model": model.module, "optimizer": optimizer, "scaler": scaler, "schedule": schedule}
     first = 0
     if args.resume and CHECKPOINT.exists():
-        saved = torch.load(CHECKPOINT, map_location=device)
+        saved = torch.load(CHECKPOINT, map_location="cpu")  # AdamW counts its steps there
         first = saved["epoch"] + 1
         for name, part in parts.items():
-            part.load_state_dict(saved[name])
+            if saved[name]:  # a scaler that was off has no state
+                part.load_state_dict(saved[name])
+    alike = torch.tensor([first, -first], device=device)
+    dist.all_reduce(alike, dist.ReduceOp.MAX)
+    if alike[0] != -alike[1]:
+        raise SystemExit(f"{CHECKPOINT} isn't the same on all machines: they'd train two models")
 
     for epoch in range(first, args.epochs):
         sampler.set_epoch(epoch)

@@ -1,10 +1,12 @@
 """Train so that nothing gets lost: whole files, the last two of them, and a resume that's equal to the last bit. Plain
 PyTorch.
 
-    torchrun --standalone --nproc-per-node=8 09_resume.py --epochs 5 --save-every 20
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # or restarted ranks may not find each other
+    torchrun --standalone --nproc-per-node=8 --max-restarts=3 09_resume.py --epochs 5 --save-every 20
 
 Start it again, and it goes on from the newest file. Create a file `stop` next to them, and it saves after the step
-that it's at, and ends: let your scheduler do that before its time is up. Its last line is a fingerprint of all it holds
+that it's at, and ends: let your scheduler do that before its time is up. On several nodes, `--folder` must be one that
+all of them see. Its last line is a fingerprint of all it holds
 at the end. With and without an interruption it's the same, on the same number of ranks of the same machines. Do that
 test once with your own model, after you've replaced the data and the model here.
 """
@@ -120,7 +122,9 @@ def load(folder):
     saved = torch.load(choice[0], map_location="cpu")  # or eight ranks put eight copies on GPU 0
     if len(saved["random"]) != dist.get_world_size():
         ranks = len(saved["random"])
-        raise SystemExit(f"{choice[0]} was saved by {ranks} ranks: start as many, or remove it")
+        raise SystemExit(
+            f"{choice[0]} was saved by {ranks} ranks: start as many, or give another --folder to begin anew"
+        )
     return saved
 
 
@@ -134,8 +138,9 @@ def asked_to_stop(file, device):
 def fingerprint(value):
     """A few letters that change with every bit of a state."""
     if isinstance(value, torch.Tensor):
-        text = str(value.detach().cpu().reshape(-1).view(torch.uint8).tolist())
-    elif isinstance(value, dict):
+        raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return hashlib.sha256(raw).hexdigest()[:12]
+    if isinstance(value, dict):
         text = str([(str(key), fingerprint(item)) for key, item in value.items()])
     elif isinstance(value, (list, tuple)):
         text = str([fingerprint(item) for item in value])
@@ -204,6 +209,8 @@ def train(args, device, saved):
             if stop or step % args.save_every == 0:
                 save(all_states(parts, epoch, batches, device), args.folder, step)
             if stop:
+                if rank == 0 and "SAVE_FILE" not in os.environ:
+                    stop_file.unlink(missing_ok=True)  # all have seen it, and the next start goes on
                 say(f"stopped after step {step}")
                 return None
         if loss is not None:  # a run may go on after the last batch of an epoch
@@ -231,11 +238,15 @@ def main():
     device = start()
     if args.batch_size % dist.get_world_size():
         raise SystemExit(f"--batch-size {args.batch_size} can't be shared by {dist.get_world_size()} ranks")
-    args.folder.mkdir(parents=True, exist_ok=True)
+    if dist.get_rank() == 0:
+        args.folder.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    if not args.folder.is_dir():
+        raise SystemExit(f"this node doesn't see rank 0's {args.folder}: take a folder that all nodes see")
     end = train(args, device, load(args.folder))
-    if end:
-        say(f"fingerprint {fingerprint(end)}")
-    elif dist.get_rank() == 0 and "REQUEUE_FILE" in os.environ:
+    if end and dist.get_rank() == 0:
+        print(f"fingerprint {fingerprint(end)}", flush=True)
+    if not end and dist.get_rank() == 0 and "REQUEUE_FILE" in os.environ:
         Path(os.environ["REQUEUE_FILE"]).touch()  # asks the batch file to queue the job again
     dist.destroy_process_group()
 

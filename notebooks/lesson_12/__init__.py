@@ -1,0 +1,384 @@
+"""What lesson 12 shows. Each function takes what a cell has run, says in words what came out, and checks it. A run that
+needs a framework is None where that isn't installed: then a recording is shown, and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+from course_utils import Run, Sweep, claim, figures, more_checks, recorded
+from course_utils.extras import missing
+from course_utils.figures.canvas import Figure
+from course_utils.pages import Program, Words, bet, figure_first, say
+from course_utils.table import Table
+
+from .deeper import empty_steps, free_addresses, show_empty, show_other_two, show_two_workers  # noqa: F401
+from .files import FILES, PLAIN, SIXTEEN  # noqa: F401
+from .recordings import (
+    BATCH,
+    EACH,
+    STEPS,
+    by_steps,
+    frameworks,  # noqa: F401
+    here,
+    here_or_recorded,
+    here_or_recorded_sweep,
+    pictures,
+)
+
+REPLICAS = 8  # that section 4 asks about
+GIB = 2**30
+WAYS: list[dict[str, object]] = [  # of section 6, as arguments of its program
+    {"by": by, "parts": parts, "precision": precision}
+    for parts, precision in ((1, "32-true"), (4, "32-true"), (1, "bf16-mixed"))
+    for by in ("DDP", "Lightning")
+]
+
+Guess = float | int | str | EllipsisType | None
+
+
+# --- 1: the program we know -------------------------------------------------------------------------------------------
+
+
+def show_plain(plain: Run) -> None:
+    """That the program to compare with has trained."""
+    losses = by_steps(plain)
+    say(f"{len(losses)} steps on {plain.world_size} ranks, and the loss went from {losses[0]:.3f} to {losses[-1]:.3f}.")
+
+
+# --- 2: Lightning -----------------------------------------------------------------------------------------------------
+
+
+def show_order(plain: Run, run: Run | None, guess: Guess = ...) -> Figure | None:
+    """Which pictures rank 0 trained on first, and whether the losses are those of DDP with its shuffled ones."""
+    found = here_or_recorded("lit", run, "lightning")
+    return None if found is None else _show_order(_same_machine(plain, found), found, guess)
+
+
+def _same_machine(plain: Run, run: Run) -> Run:
+    """The DDP run that a curve is compared with: a recording's is the one that was recorded with it."""
+    beside = [one for one in recorded.runs("12_plain") if one.provenance.machine == run.provenance.machine]
+    return beside[-1] if beside and not here(run) else plain
+
+
+@figure_first
+def _show_order(plain: Run, run: Run, guess: Guess) -> Figure:
+    n = run.world_size
+    kinds = run.ranks[0].values("kinds")[0]
+    asked = [i // EACH for i in range(0, BATCH // n * n, n)]
+    gap = abs(by_steps(run) - by_steps(plain)).max()
+    usual = _usual_change(plain)
+    answer = bet(
+        guess,
+        len(set(kinds)),
+        close="you don't trust frameworks.",
+        over=f"It has only {len(kinds)} pictures, and some kinds come twice.",
+        under="It's more.",
+        traps={
+            len(set(asked)): "So it would be if shuffle=False were still true.",
+            2: "So it would be if rank 0 took the first 64, in order.",
+        },
+        kind=f"a whole number from 1 to {len(kinds)}",
+        within=0.25,
+    )
+    shuffled = len(set(kinds)) > 2 * len(set(asked))
+    say(f"{len(set(kinds))} kinds{', so they are shuffled' if shuffled else ''}. {answer}")
+    say(
+        f"Over {STEPS} steps, the losses differ from those of DDP, which shuffles, by {_small(gap)}. From one step to"
+        f" the next they change by {usual:.2g}."
+    )
+    _claim("Lightning shuffles a loader that says shuffle=False", shuffled, "Lightning", run)
+    if here(run):
+        more_checks({"the losses are DDP's, but for rounding": BATCH % n > 0 or bool(gap < usual)})
+    at = range(len(kinds))
+    figure = figures.lines(
+        {"predicted: as you wrote it": (at, asked), _named(run, "what came"): (at, kinds)},
+        xlabel="picture of rank 0's first step",
+        ylabel="its kind",
+        title=f"You asked for {len(set(asked))} kinds in order, and got {len(set(kinds))}",
+    )
+    came = figure.mpl.axes[0].lines[-1]
+    came.set(linestyle="none", markevery=None)  # points, as nothing lies between two pictures
+    return figure
+
+
+def _claim(sentence: str, holds: bool, framework: str, *runs: Run, headline: bool = False) -> None:
+    """A claim about runs of this machine. A recording proves nothing about it."""
+    if all(map(here, runs)):
+        claim(sentence, bool(holds), headline=headline)
+    else:
+        claim(sentence, None, why=f"needs {framework}", headline=headline)
+
+
+def _named(run: Run, name: str) -> str:
+    """A curve's name in a figure, which says if it was recorded."""
+    return name if here(run) else f"recorded: {name}"
+
+
+def _small(gap: float) -> str:
+    """A difference of losses: below a millionth it's rounding, and how much of it is chance."""
+    return "nothing" if gap == 0 else "less than 1e-6" if gap < 1e-6 else f"{gap:.1g}"
+
+
+def _usual_change(run: Run) -> float:
+    """By how much the loss changes from a step to the next, as a median."""
+    return float(np.median(abs(np.diff(by_steps(run)))))
+
+
+# --- 3: two arguments -------------------------------------------------------------------------------------------------
+
+
+def show_points(silent: Run | None, guess: Guess = ...) -> None:
+    """How many points TensorBoard has of thirty steps."""
+    run = here_or_recorded("silent", silent, "lightning")
+    if run is None:
+        return
+    points = len(_points(run)[0])
+    answer = bet(
+        guess,
+        points,
+        close="you've looked at an empty TensorBoard before.",
+        over="By default it writes after every 50th step, and you have 30.",
+        within=0,
+        traps={STEPS: "One for each step would be natural. By default it writes after every 50th, and you have 30."},
+        kind="a whole number, 0 or more",
+    )
+    say(f"{points or 'None'}. {answer}")
+    _claim("thirty steps leave no trace in TensorBoard", points == 0, "Lightning", run)
+    if here(run):
+        more_checks({f"{4 * STEPS} batches made {STEPS} steps": set(run.values("steps")) == {STEPS}})
+
+
+def _points(run: Run) -> tuple[list[int], list[float]]:
+    return run.ranks[0].values("at")[0], run.ranks[0].values("logged")[0]
+
+
+def show_curve(plain: Run, every: Run | None) -> Figure | None:
+    """What TensorBoard drew, next to DDP's losses."""
+    found = here_or_recorded("every", every, "lightning")
+    return None if found is None else _show_curve(_same_machine(plain, found), found)
+
+
+@figure_first
+def _show_curve(plain: Run, run: Run) -> Figure:
+    at, logged = _points(run)
+    whole = by_steps(plain)
+    say(
+        f"{len(at)} points, one for each step. They jump more than DDP's, because each is the loss of the last of four"
+        " batches: a quarter of the step's pictures."
+    )
+    if here(run):
+        more_checks({"a point for each step": len(at) == STEPS})
+    return _losses(
+        {_named(plain, "DDP, all pictures of a step"): whole, _named(run, "TensorBoard"): np.asarray(logged)},
+        "With accumulation, TensorBoard sees a quarter of each step",
+    )
+
+
+def _losses(curves: Mapping[str, np.ndarray], title: str) -> Figure:
+    """Curves of losses, on the part of the axis where they lie: each jag is a batch."""
+    figure = figures.lines(
+        {name: (range(1, len(curve) + 1), curve) for name, curve in curves.items()},
+        xlabel="step",
+        ylabel="training loss",
+        title=title,
+    )
+    everything = np.concatenate(list(curves.values()))
+    margin = 0.1 * (everything.max() - everything.min())
+    figure.mpl.axes[0].set_ylim(everything.min() - margin, everything.max() + margin)
+    return figure
+
+
+# --- 4 and 5: TensorFlow, and three frameworks ------------------------------------------------------------------------
+
+
+def show_mirrored(run: Run | None, guess: Guess = ...) -> Figure | None:
+    """How many pictures of a batch each of eight replicas gets, and what the trained model says."""
+    found = here_or_recorded("mirrored", run, "tensorflow")
+    return None if found is None else _show_mirrored(found, guess)
+
+
+@figure_first
+def _show_mirrored(run: Run, guess: Guess) -> Figure:
+    parts, copies = run.value("parts"), run.value("copies")
+    answer = bet(
+        guess,
+        parts[0],
+        close="you've read what batch() is asked for.",
+        over=f"The batch is cut in {len(parts)}.",
+        under=f"The batch is cut in {len(parts)}.",
+        within=0,
+        traps={BATCH: "That's PyTorch's convention. Here, 128 are all replicas' together."},
+        kind=f"a whole number from 1 to {BATCH}",
+    )
+    say(f"{parts[0]} pictures. {answer}")
+    say(f"The first kernel has a copy on {' and on '.join(copies)}, and after training they're equal.")
+    say(f"The model names {run.value('accuracy'):.0%} of the pictures that it was trained on; chance names 1%.")
+    each = BATCH // len(parts)
+    cut = parts == [each] * len(parts)
+    _claim(f"batch({BATCH}) gives each of {len(parts)} replicas {each} pictures", cut, "TensorFlow", run)
+    if here(run):
+        more_checks({"all copies of a mirrored variable are equal": run.value("same") is True})
+    images, labels = pictures()
+    titles = [f"said {said}, is {is_}" for said, is_ in zip(run.value("said"), labels[:8].tolist(), strict=True)]
+    return figures.images(images[:8], titles, title="What the model says after 30 steps", columns=4)
+
+
+def show_one_curve(plain: Run, lit: Run | None, mirrored: Run | None) -> Figure | None:
+    """Three frameworks, and how far they are from one another."""
+    one, other = here_or_recorded("lit", lit, "lightning"), here_or_recorded("mirrored", mirrored, "tensorflow")
+    if one is None or other is None:
+        return None
+    return _show_one_curve(plain, one, other)
+
+
+@figure_first
+def _show_one_curve(plain: Run, lit: Run, mirrored: Run) -> Figure:
+    base = _same_machine(plain, mirrored if here(lit) else lit)
+    whole, usual = by_steps(base), _usual_change(base)
+    curves = {"DDP": whole, "Lightning": by_steps(lit), "TensorFlow": by_steps(mirrored)}
+    first, most = (
+        {name: float(where(abs(curve - whole))) for name, curve in list(curves.items())[1:]}
+        for where in (lambda gap: gap[0], np.max)
+    )
+    say(
+        f"In the first step, Lightning's loss differs from DDP's by {_small(first['Lightning'])}, and TensorFlow's by"
+        f" {_small(first['TensorFlow'])}. At most it's {_small(most['Lightning'])} and {_small(most['TensorFlow'])}."
+        f" From one step to the next, the loss changes by {usual:.2g}."
+    )
+    words = "three frameworks draw one curve"
+    if BATCH % base.world_size:
+        claim(words, None, why=f"{BATCH} doesn't divide by {base.world_size} ranks", headline=True)
+    else:
+        near = first["TensorFlow"] < 1e-4 and max(most.values()) < usual
+        _claim(words, near, "Lightning and TensorFlow", lit, mirrored, headline=True)
+    ran = {"DDP": base, "Lightning": lit, "TensorFlow": mirrored}
+    curves = {_named(ran[name], name): curve for name, curve in curves.items()}
+    return _losses(curves, "Each jag is a batch, and all three drew it in the same step")
+
+
+# --- 6: sixteen GPUs --------------------------------------------------------------------------------------------------
+
+
+def ways() -> list[dict[str, object]]:
+    """What to launch in section 6: Lightning's half needs Lightning."""
+    return [way for way in WAYS if way["by"] == "DDP" or not missing("lightning")]
+
+
+def show_sixteen(sixteen: Sweep) -> Table:
+    """What each argument does to sums, to time and to memory, by hand and with Lightning."""
+    sweep = here_or_recorded_sweep("sixteen", sixteen, "lightning")
+    found = {tuple(point.values()): sweep.at(**point)[0] for point in sweep.points}
+    rows = []
+    for parts, precision in dict.fromkeys(way[1:] for way in found):
+        runs = [found.get((by, parts, precision)) for by in ("DDP", "Lightning")]
+        each = [None if run is None else run.ranks[0].records[-1] for run in runs]
+        name = {(1, "32-true"): "as it is", (4, "32-true"): "accumulate_grad_batches=4"}.get((parts, precision))
+        rows.append(
+            (
+                name or 'precision="bf16-mixed"',
+                _both(each, lambda r: f"{r['sums']:.0f}"),
+                _both(each, lambda r: f"{r['took_s'] * 1e3:.0f} ms"),
+                _both(each, lambda r: f"{r['peak_bytes'] / GIB:.1f} GiB"),
+            )
+        )
+    plain, parts, bits = (
+        found["DDP", *way].ranks[0].records[-1] for way in ((1, "32-true"), (4, "32-true"), (1, "bf16-mixed"))
+    )
+    say(
+        f"Emulated, four batches take {plain['took_s'] / parts['took_s']:.1f} times as long without accumulation. With"
+        f" bf16 they need {bits['peak_bytes'] / plain['peak_bytes']:.0%} of the memory, and"
+        f" {bits['took_s'] / plain['took_s']:.0%} of the time."
+    )
+    more_checks(
+        {
+            "accumulation sums once in four batches": (round(plain["sums"]), round(parts["sums"])) == (4, 1),
+            "accumulation is faster over a slow link": parts["took_s"] < plain["took_s"],
+            "16 bits need less memory": bits["peak_bytes"] < plain["peak_bytes"],
+        }
+    )
+    return Table(
+        ("", "sums in 4 batches", "4 batches", "memory of a GPU"),
+        rows,
+        "lrrr",
+        note="Emulated: 16 H100 on two nodes, 25 Gbit/s. Where there are two numbers, they're DDP's and Lightning's.",
+    )
+
+
+def _both(each: Sequence[Mapping[str, Any] | None], words: Callable[[Mapping[str, Any]], str]) -> str:
+    """The words of both programs, or of one if they're the same."""
+    return " · ".join(dict.fromkeys(words(record) for record in each if record is not None))
+
+
+# --- 7: break it ------------------------------------------------------------------------------------------------------
+
+
+def show_resumed(run: Run | None, guess: Guess = ...) -> Figure | None:
+    """Which batches a resumed training sees."""
+    found = here_or_recorded("resumed", run, "lightning")
+    return None if found is None else _show_resumed(found, guess)
+
+
+@figure_first
+def _show_resumed(run: Run, guess: Guess) -> Figure:
+    records = [record for record in run.ranks[0].records if "kinds" in record or "resumed" in record]
+    at = next(i for i, record in enumerate(records) if "resumed" in record)
+    whole, again = {tuple(r["kinds"]): r["batch"] for r in records[:at]}, records[at + 1 :]
+    batches = [whole.get(tuple(r["kinds"]), -1) for r in again]
+    first = again[0]["batch"]
+    answer = bet(
+        guess,
+        batches[0],
+        close="you know what isn't in the file.",
+        over="The loader doesn't know that it had begun.",
+        within=0,
+        traps={first: "So the trainer counts. But the loader begins anew."},
+        kind=f"a whole number from 0 to {STEPS - 1}",
+    )
+    say(f"Batch {batches[0]}, and the trainer calls it batch {first}. {answer}")
+    twice, never = set(batches) & set(range(first)), set(range(first, STEPS)) - set(batches)
+    say(f"In this epoch, {len(twice)} batches come twice, and {len(never)} never.")
+    anew = batches == list(range(STEPS - first))
+    _claim("resumed in mid-epoch, Lightning's trainer begins the data anew", anew, "Lightning", run)
+    return figures.lines(
+        {
+            _named(run, "without a stop"): (sorted(whole.values()), sorted(whole.values())),
+            _named(run, "after the resume"): ([r["batch"] for r in again], batches),
+        },
+        xlabel="batch, as the trainer counts",
+        ylabel="batch of the epoch that came",
+        title=f"{len(twice)} of {STEPS} batches come twice, and {len(never)} never",
+    )
+
+
+# --- 9 and 10 ---------------------------------------------------------------------------------------------------------
+
+
+def take_home(name: str) -> Program:
+    """One of the files of section 9."""
+    (path,) = (path for path in FILES if path.name == name)
+    return Program(path)
+
+
+def what_you_saw(plain: Run, lit: Run | None, mirrored: Run | None, resumed: Run | None) -> Words:
+    """The lesson in the reader's own numbers."""
+    lines = [f"{plain.world_size} ranks trained {STEPS} steps with DDP."]
+    if lit is not None:
+        gap = abs(by_steps(lit) - by_steps(plain)).max()
+        kinds = len(set(lit.ranks[0].values("kinds")[0]))
+        lines.append(
+            f"Lightning's losses differed from its by {_small(gap)}, and it shuffled your loader: {kinds} kinds in a"
+            " step."
+        )
+    if mirrored is not None:
+        lines.append(
+            f"TensorFlow cut a batch of {BATCH} into {mirrored.value('parts')[0]} for each of {REPLICAS} replicas."
+        )
+    if resumed is not None:
+        lines.append("A training that was resumed in mid-epoch saw half of the pictures twice.")
+    if lit is None or mirrored is None:
+        lines.append("What needs a framework that isn't here, you saw as it was recorded.")
+    return Words(lines)
