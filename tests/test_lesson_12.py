@@ -18,7 +18,7 @@ from by_torchrun import torchrun
 from conftest import ROOT, skip_or_fail, takes_nonsense
 
 import lesson_12
-from course_utils import Provenance, Run, Sweep, launch, recorded
+from course_utils import Provenance, Run, Sweep, launch, pages, recorded
 from course_utils.claims import ClaimError
 from course_utils.extras import missing
 from course_utils.results import RankResult
@@ -58,6 +58,12 @@ def in_order(rank: int) -> list[int]:
     return [i // 60 for i in range(rank, 128, 2)]
 
 
+def undivided(ranks: int = 2) -> Run:
+    """Losses that are off from the second step on, as those of gradients that nobody divided."""
+    off = [0.0] + [0.15] * (lesson_12.STEPS - 1)
+    return run(*[[{"loss": loss + more} for loss, more in zip(CURVE, off, strict=True)] for _ in range(ranks)])
+
+
 def logged(points: int, **settings: Any) -> Run:
     at = list(range(points))
     rank = [{"steps": 30, "at": at, "logged": [CURVE[i] + 0.1 for i in at]}]
@@ -66,7 +72,7 @@ def logged(points: int, **settings: Any) -> Run:
 
 def mirrored(parts: int = 16, same: bool = True, off: float = 1e-6, **settings: Any) -> Run:
     first = [{"loss": loss + off} for loss in CURVE]
-    rest = {"accuracy": 0.04, "said": list(range(8)), "copies": ["CPU:0", "CPU:1"], "same": same}
+    rest = {"accuracy": 0.04, "said": [0, 0] * 128, "copies": ["CPU:0", "CPU:1"], "same": same}
     return run([*first, rest, {"parts": [parts] * 8}], **settings)
 
 
@@ -112,8 +118,8 @@ def nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = torch.zeros(8, 3, 32, 32, dtype=torch.uint8)
-    monkeypatch.setattr(lesson_12, "pictures", lambda: (images, torch.arange(8)))
+    images = torch.zeros(lesson_12.CALLED, 3, 32, 32, dtype=torch.uint8)
+    monkeypatch.setattr(lesson_12, "pictures", lambda: (images, torch.arange(lesson_12.CALLED) % 100))
 
 
 # --- 1: the picture of the loop ---------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ def test_the_plain_program_draws_what_tensorflow_gets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "kinds, so they're shuffled."),
+        (..., "kinds, so they are shuffled."),
         (47, "You said 47: you don't trust frameworks."),
         ("47", "You said 47: you don't"),
         (3, "You said 3. So it would be if shuffle=False were still true."),
@@ -268,15 +274,26 @@ def test_mirrored(guess: Any, said: str, capsys: pytest.CaptureFixture[str], no_
 
 
 def test_one_curve(capsys: pytest.CaptureFixture[str]) -> None:
-    assert lesson_12.show_one_curve(plain(), lit(), mirrored()) is not None
+    assert lesson_12.show_one_curve(plain(), lit(), mirrored(), undivided()) is not None
     out = capsys.readouterr().out
-    assert "✓ three frameworks draw one curve" in out and "Lightning's loss differs from DDP's by nothing" in out
-    for wrong in (mirrored(off=1e-3), mirrored(off=1.0)):
+    assert "✓ three frameworks draw one curve" in out and "Lightning's losses differ from DDP's by nothing" in out
+    assert "Without the division, step 2 is off by 0.15." in out
+    for wrong in (mirrored(off=4e-3), mirrored(off=1.0), undivided(1)):
         with pytest.raises(ClaimError, match="one curve"):
-            lesson_12.show_one_curve(plain(), lit(), wrong)
+            lesson_12.show_one_curve(plain(), lit(), wrong, undivided())
+    with pytest.raises(ClaimError, match="a missing division shows at once"):
+        lesson_12.show_one_curve(plain(), lit(), mirrored(), plain())
     three = run(*[[{"loss": loss} for loss in CURVE] for _ in range(3)])
-    lesson_12.show_one_curve(three, lit(), mirrored(off=0.5))
+    lesson_12.show_one_curve(three, lit(), mirrored(off=0.5), undivided(3))
     assert "128 doesn't divide by 3 ranks" in capsys.readouterr().out
+    alone = run([{"loss": loss} for loss in CURVE])
+    lesson_12.show_one_curve(alone, lit(), mirrored(), alone)
+    assert "With one rank there's nothing to divide" in capsys.readouterr().out
+
+
+def test_a_line_is_replaced_or_nothing_runs() -> None:
+    with pytest.raises(ValueError, match="has 0 times 'loss.forward"):
+        lesson_12.plain_but("loss.forward()", "pass")
 
 
 # --- 6: sixteen GPUs --------------------------------------------------------------------------------------------------
@@ -286,7 +303,7 @@ def test_sixteen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(recordings, "missing", lambda package: "")
     table = lesson_12.show_sixteen(sixteen("DDP", "Lightning"))
     out = capsys.readouterr().out
-    assert "Four batches take 2.0 times as long without accumulation." in out and "75% of the memory" in out
+    assert "four batches take 2.0 times as long without accumulation." in out and "75% of the memory" in out
     assert [row[1] for row in table.rows] == ["4", "1", "4"]
     assert table.rows[1][0] == "accumulate_grad_batches=4"
     with pytest.raises(ClaimError, match="sums once in four"):
@@ -350,7 +367,7 @@ def all_shown() -> list[Any]:
         lesson_12.show_points(None),
         lesson_12.show_curve(plain(), None),
         lesson_12.show_mirrored(None),
-        lesson_12.show_one_curve(plain(), None, None),
+        lesson_12.show_one_curve(plain(), None, None, undivided()),
         lesson_12.show_resumed(None),
         lesson_12.show_other_two(None, None),
         lesson_12.show_two_workers(None, None),
@@ -391,7 +408,8 @@ def test_what_was_recorded_is_shown_and_claims_nothing(
     shown = all_shown()
     out = capsys.readouterr().out
     assert [each is None for each in shown] == [False, True, False, False, False, False, True, True]
-    assert "this was recorded, on 2 cores of somebody, 2026-11-25" in out and "✓" not in out
+    assert "this was recorded, on 2 cores of somebody, 2026-11-25" in out
+    assert out.count("✓") == 1, "a missing division was tried here, and nothing else"
     assert "(needs Lightning)" in out and "(needs TensorFlow)" in out and "(needs Lightning and TensorFlow)" in out
     assert "the ranks saw 1002, and gather_for_metrics counts 1001" in out
 
@@ -413,7 +431,7 @@ def test_what_you_saw() -> None:
 def test_frameworks_are_named_and_helpers_lie_next_to_the_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "kernel_folder", lambda: tmp_path)
+    monkeypatch.setattr(pages, "kernel_folder", lambda: tmp_path)
     monkeypatch.setattr(recordings, "missing", lambda package: "" if package == "lightning" else "isn't here")
     lesson_12.frameworks()
     out = capsys.readouterr().out
@@ -549,24 +567,24 @@ def test_tensorflow_goes_on_with_the_next_epoch(count: int, tmp_path: Path, monk
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_keras_takes_the_mean_of_each_replica() -> None:
-    """Of a last batch of 70 pictures, the first of two replicas gets 64, and each replica's mean counts half."""
+    """Of a last batch of 12 pictures, six of eight replicas get two each, and the mean is taken over all eight."""
     needs("tensorflow")
     code = """
 import tensorflow as tf
 (cpu,) = tf.config.list_physical_devices("CPU")
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-data = tf.data.Dataset.from_tensor_slices((tf.ones((198, 1)), [[0.0]] * 192 + [[1.0]] * 6)).batch(128)
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
+strategy = tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(8)])
+data = tf.data.Dataset.from_tensor_slices((tf.ones((140, 1)), [[0.0]] * 128 + [[1.0]] * 12)).batch(128)
 parts = [strategy.experimental_local_results(x) for x, _ in strategy.experimental_distribute_dataset(data)]
 print("parts", [[len(part) for part in batch] for batch in parts])
 with strategy.scope():
     model = tf.keras.Sequential([tf.keras.layers.Input((1,)), tf.keras.layers.Dense(1, use_bias=False)])
     model.compile(tf.keras.optimizers.SGD(1.0), "mse")
 model.set_weights([tf.zeros((1, 1)).numpy()])
-model.fit(data.skip(1), verbose=0)
+model.fit(data, verbose=0)
 print("weight", float(model.get_weights()[0][0, 0]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
-    assert "parts [[64, 64], [64, 6]]" in done.stdout, done.stdout + done.stderr
-    # The gradient is -2 times the mean of y: 0 on the first replica and -2 on the other, and Keras takes their mean.
-    assert "weight 1.0" in done.stdout
+    assert f"parts {[[16] * 8, [2] * 6 + [0, 0]]}" in done.stdout, done.stdout + done.stderr
+    # The first batch's gradient is 0. Of the second it's -2 times the mean of y: 1, and three quarters of that here.
+    assert "weight 1.5" in done.stdout, done.stdout

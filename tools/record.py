@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from course_utils import recorded  # noqa: E402
+from course_utils.extras import EXTRAS  # noqa: E402
 from course_utils.run import Run  # noqa: E402
 from course_utils.sweeps import Sweep  # noqa: E402
 
@@ -108,7 +110,7 @@ def save(name: str, result: Run | Sweep, folder: str | Path | None = None) -> Pa
     raw = {
         "name": name,
         "machine": machine,
-        "versions": dict(first.versions),
+        "versions": dict(first.versions) | _frameworks(Path(everything[0].script).read_text(encoding="utf-8")),
         "date": first.date,
         "placement": everything[0].placement,
         "engine": everything[0].engine,
@@ -214,6 +216,12 @@ def _spare(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _frameworks(source: str) -> dict[str, str]:
+    """The versions of the optional frameworks that a program imports."""
+    used = [package for package in EXTRAS if re.search(rf"^\s*(import|from) {package}\b", source, re.M)]
+    return {package: metadata.version(metadata.packages_distributions()[package][0]) for package in used}
 
 
 def _slug(machine: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from course_utils import Run, Sweep, claim, figures, more_checks, recorded
+from course_utils import Run, Sweep, claim, figures, launch, more_checks, recorded
 from course_utils.extras import missing
 from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, figure_first, say
+from course_utils.pages import Program, Words, beside_programs, bet, figure_first, say
 from course_utils.table import Table
 
 from .deeper import empty_steps, free_addresses, show_empty, show_other_two, show_two_workers  # noqa: F401
@@ -20,7 +20,10 @@ from .files import FILES, PLAIN, SIXTEEN  # noqa: F401
 from .recordings import (
     BATCH,
     EACH,
+    EARLY,
+    NEAR,
     STEPS,
+    apart,
     by_steps,
     frameworks,  # noqa: F401
     here,
@@ -30,6 +33,7 @@ from .recordings import (
 )
 
 REPLICAS = 8  # that section 4 asks about
+CALLED = 256  # pictures that TensorFlow's model is asked about
 GIB = 2**30
 WAYS: list[dict[str, object]] = [  # of section 6, as arguments of its program
     {"by": by, "parts": parts, "precision": precision}
@@ -69,8 +73,7 @@ def _show_order(plain: Run, run: Run, guess: Guess) -> Figure:
     n = run.world_size
     kinds = run.ranks[0].values("kinds")[0]
     asked = [i // EACH for i in range(0, BATCH // n * n, n)]
-    gap = abs(by_steps(run) - by_steps(plain)).max()
-    usual = _usual_change(plain)
+    gap = apart(run, plain)
     answer = bet(
         guess,
         len(set(kinds)),
@@ -87,12 +90,12 @@ def _show_order(plain: Run, run: Run, guess: Guess) -> Figure:
     shuffled = len(set(kinds)) > 2 * len(set(asked))
     say(f"{len(set(kinds))} kinds{', so they are shuffled' if shuffled else ''}. {answer}")
     say(
-        f"Over {STEPS} steps, the losses differ from those of DDP, which shuffles, by {_small(gap)}. From one step to"
-        f" the next they change by {usual:.2g}."
+        f"In the first {EARLY} steps, the losses differ from those of DDP, which shuffles, by {_small(gap)}. From one"
+        f" step to the next they change by {_usual_change(plain):.2g}."
     )
     _claim("Lightning shuffles a loader that says shuffle=False", shuffled, "Lightning", run)
     if here(run):
-        more_checks({"the losses are DDP's, but for rounding": BATCH % n > 0 or bool(gap < usual)})
+        more_checks({"the losses are DDP's, but for rounding": BATCH % n > 0 or gap < NEAR})
     at = range(len(kinds))
     figure = figures.lines(
         {"predicted: as you wrote it": (at, asked), _named(run, "what came"): (at, kinds)},
@@ -223,41 +226,60 @@ def _show_mirrored(run: Run, guess: Guess) -> Figure:
     if here(run):
         more_checks({"all copies of a mirrored variable are equal": run.value("same") is True})
     images, labels = pictures()
-    titles = [f"said {said}, is {is_}" for said, is_ in zip(run.value("said"), labels[:8].tolist(), strict=True)]
-    return figures.images(images[:8], titles, title="What the model says after 30 steps", columns=4)
+    said, truth = run.value("said"), labels[:CALLED].tolist()
+    right = [i for i in range(CALLED) if said[i] == truth[i]][:4]
+    shown = right + [i for i in range(CALLED) if said[i] != truth[i]][: 8 - len(right)]
+    titles = [f"said {said[i]}, is {truth[i]}" for i in shown]
+    which = f"{len(right)} that the model names after {STEPS} steps, and {8 - len(right)} that it doesn't"
+    return figures.images(images[shown], titles, title=which, columns=4)
 
 
-def show_one_curve(plain: Run, lit: Run | None, mirrored: Run | None) -> Figure | None:
-    """Three frameworks, and how far they are from one another."""
+def plain_but(line: str, instead: str) -> Run:
+    """Section 1's program, with another line in the place of one of its own."""
+    copy = beside_programs(PLAIN, "plain_but.py")
+    source = copy.read_text(encoding="utf-8")
+    if source.count(line) != 1:
+        raise ValueError(f"{PLAIN.name} has {source.count(line)} times {line!r}, and one is to be replaced")
+    copy.write_text(source.replace(line, instead), encoding="utf-8")
+    return launch(copy, "auto", threads=1, quiet=True)
+
+
+def show_one_curve(plain: Run, lit: Run | None, mirrored: Run | None, wrong: Run) -> Figure | None:
+    """Three frameworks and a port that forgot a division: how far each is from DDP."""
     one, other = here_or_recorded("lit", lit, "lightning"), here_or_recorded("mirrored", mirrored, "tensorflow")
     if one is None or other is None:
         return None
-    return _show_one_curve(plain, one, other)
+    return _show_one_curve(plain, one, other, wrong)
 
 
 @figure_first
-def _show_one_curve(plain: Run, lit: Run, mirrored: Run) -> Figure:
+def _show_one_curve(plain: Run, lit: Run, mirrored: Run, wrong: Run) -> Figure:
     base = _same_machine(plain, mirrored if here(lit) else lit)
-    whole, usual = by_steps(base), _usual_change(base)
-    curves = {"DDP": whole, "Lightning": by_steps(lit), "TensorFlow": by_steps(mirrored)}
-    first, most = (
-        {name: float(where(abs(curve - whole))) for name, curve in list(curves.items())[1:]}
-        for where in (lambda gap: gap[0], np.max)
-    )
+    ran = {"DDP": base, "Lightning": lit, "TensorFlow": mirrored}
+    gaps = {name: apart(run, base) for name, run in ran.items()}
+    late = float(abs(by_steps(mirrored) - by_steps(base)).max())
     say(
-        f"In the first step, Lightning's loss differs from DDP's by {_small(first['Lightning'])}, and TensorFlow's by"
-        f" {_small(first['TensorFlow'])}. At most it's {_small(most['Lightning'])} and {_small(most['TensorFlow'])}."
-        f" From one step to the next, the loss changes by {usual:.2g}."
+        f"In the first {EARLY} steps, Lightning's losses differ from DDP's by {_small(gaps['Lightning'])}, and"
+        f" TensorFlow's by at most {_small(gaps['TensorFlow'])}; by step {STEPS}, rounding has grown to {_small(late)}."
     )
+    say(_of_the_wrong_one(plain, wrong))
     words = "three frameworks draw one curve"
     if BATCH % base.world_size:
         claim(words, None, why=f"{BATCH} doesn't divide by {base.world_size} ranks", headline=True)
     else:
-        near = first["TensorFlow"] < 1e-4 and max(most.values()) < usual
-        _claim(words, near, "Lightning and TensorFlow", lit, mirrored, headline=True)
-    ran = {"DDP": base, "Lightning": lit, "TensorFlow": mirrored}
-    curves = {_named(ran[name], name): curve for name, curve in curves.items()}
-    return _losses(curves, "Each jag is a batch, and all three drew it in the same step")
+        _claim(words, max(gaps.values()) < NEAR, "Lightning and TensorFlow", lit, mirrored, headline=True)
+    curves = {_named(run, name): by_steps(run) for name, run in ran.items()}
+    return _losses(curves | {"DDP without the division": by_steps(wrong)}, "Three right ports draw one curve")
+
+
+def _of_the_wrong_one(plain: Run, wrong: Run) -> str:
+    """How soon a division that was forgotten shows."""
+    if plain.world_size == 1:
+        return "With one rank there's nothing to divide, so the wrong port is the right one."
+    off = abs(by_steps(wrong) - by_steps(plain))[:EARLY]
+    at = int(np.argmax(~(off < NEAR)))  # a loss that isn't a number counts
+    more_checks({"a missing division shows at once": not off.max() < NEAR})
+    return f"Without the division, step {at + 1} is off by {off[at]:.2g}."
 
 
 # --- 6: sixteen GPUs --------------------------------------------------------------------------------------------------

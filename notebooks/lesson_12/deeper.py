@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import socket
 
-import numpy as np
-
 from course_utils import Run, Sweep, claim, figures, more_checks, sweep
 from course_utils.extras import missing
 from course_utils.figures.canvas import Figure
 from course_utils.pages import bet, figure_first, say
 
 from .files import EMPTY
-from .recordings import BATCH, by_steps, here, here_or_recorded, here_or_recorded_sweep
+from .recordings import BATCH, EARLY, NEAR, apart, here, here_or_recorded, here_or_recorded_sweep
 
 _HELD: list[socket.socket] = []  # ports of the two workers
 
@@ -78,17 +76,13 @@ def show_two_workers(run: Run | None, mirrored: Run | None) -> None:
     other = here_or_recorded("mirrored", mirrored, "tensorflow") if found is not None else None
     if found is None or other is None:
         return
-    gap = abs(by_steps(found) - by_steps(other)).max()
+    gap = apart(found, other)
     part = found.value("part", rank=0)
-    say(f"Of {BATCH} pictures, each worker's replica gets {part}. Its losses are at most {gap:.1g} from one process's.")
+    say(f"Of {BATCH} pictures, each worker's replica gets {part}.")
+    say(f"In {EARLY} steps, its losses are at most {gap:.1g} from one process's.")
     say(f"And `fit`? It said: {found.value('fit', rank=0)}")
     why = "needs TensorFlow"
-    usual = float(np.median(abs(np.diff(by_steps(other)))))
-    claim(
-        "two workers draw the curve of one process with two replicas",
-        bool(gap < usual) if here(found) else None,
-        why=why,
-    )
+    claim("two workers draw the curve of one process with two replicas", gap < NEAR if here(found) else None, why=why)
     if here(found):
         losses = {tuple(rank.values("loss")) for rank in found.ranks}
         more_checks({"both workers report the same losses": len(losses) == 1})

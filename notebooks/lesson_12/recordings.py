@@ -17,6 +17,7 @@ from .files import PROGRAMS
 
 STEPS, BATCH = 30, 128  # of all programs of the page; pictures on all ranks together
 EACH = 60  # pictures of a kind
+EARLY, NEAR = 4, 0.003  # so many steps of a right port, its losses differ by rounding alone: by less than this
 
 
 def frameworks() -> None:
@@ -77,8 +78,9 @@ def here_or_recorded_sweep(name: str, sweep: Sweep, package: str) -> Sweep:
 
 
 def _said(run: Run, package: str) -> Run:
-    where = run.provenance
-    say(f"{EXTRAS[package][0]} isn't installed here, so this was recorded, on {where.machine}, {where.date}.")
+    where, title = run.provenance, EXTRAS[package][0]
+    its = f" with version {where.versions[package]}" if package in where.versions else ""
+    say(f"{title} isn't installed here, so this was recorded{its}, on {where.machine}, {where.date}.")
     return run
 
 
@@ -89,6 +91,11 @@ def _nobody(name: str) -> None:
 def here(run: Run) -> bool:
     """Whether it ran here, so that a tick is the reader's."""
     return run.provenance.kind != "recorded"
+
+
+def apart(run: Run, other: Run) -> float:
+    """By how much the losses of two runs differ in the first steps, at most."""
+    return float(abs(by_steps(run) - by_steps(other))[:EARLY].max())
 
 
 def by_steps(run: Run, name: str = "loss") -> np.ndarray:

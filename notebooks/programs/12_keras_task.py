@@ -2,6 +2,7 @@
 which DDP draws them. Cells import it as `keras_task`."""
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ finally:
 
 from course_utils.rank import report  # noqa: E402
 
+warnings.filterwarnings("ignore", message=".shuffle=True. was passed")  # fit's default, though nobody passed it
 tf.config.experimental.enable_tensor_float_32_execution(False)  # as in the other programs
 _start = np.load(Path(__file__).with_name("start.npz"))
 images = ((_start["images"].transpose(0, 2, 3, 1) / 255 - 0.5) / 0.25).astype("float32")  # channels come last here

@@ -20,7 +20,7 @@ sampler = DistributedSampler(data)
 loader = DataLoader(data, 128 // dist.get_world_size(), sampler=sampler)
 torch.manual_seed(0)
 model = DDP(image_model("cpu").to(device()))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(1):
     sampler.set_epoch(epoch)
     for images, labels in islice(loader, 30):

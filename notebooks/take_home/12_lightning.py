@@ -7,8 +7,8 @@ PyTorch and Lightning, nothing else.
 
 To make it yours, replace the data and the model. `--batch-size` is for all devices together. Started again, it goes on
 from the newest checkpoint in `--out`. Under srun it also saves when SIGUSR1 comes, and Lightning has its job queued
-again. Sometimes that hangs: submit it again then, with the same `--out`. Lightning doesn't keep random states, so
-dropout draws other masks after a resume.
+again. Sometimes that hangs: submit it again then, with the same `--out`. A save on SIGUSR1 can come within a step, and
+then that batch may be trained twice. Lightning doesn't keep random states, so dropout draws other masks after a resume.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class SkippingSampler(DistributedSampler):
 
 
 class ResumableLoader(DataLoader):
-    """Knows how many batches of the epoch it has given. Lightning keeps that in its checkpoints, because there's a
+    """Knows how many batches of the epoch are trained. Lightning keeps that in its checkpoints, because there's a
     `state_dict`."""
 
     done = skip = 0
@@ -54,15 +54,20 @@ class ResumableLoader(DataLoader):
     def __iter__(self):  # a generator: it begins with the first batch, when the trainer has set the sampler's epoch
         self.done, self.sampler.skip = self.skip, self.skip * self.batch_size
         self.skip = 0
-        for batch in super().__iter__():
-            self.done += 1
-            yield batch
+        yield from super().__iter__()
 
     def state_dict(self):
         return {"done": self.done % len(self)}
 
     def load_state_dict(self, state):
         self.skip = state["done"]
+
+
+class Count(L.Callback):
+    """Tells the loader of each batch that has been trained: what was fetched and not trained comes again."""
+
+    def on_train_batch_end(self, trainer, *_):
+        trainer.train_dataloader.done += 1
 
 
 class Classifier(L.LightningModule):
@@ -138,7 +143,7 @@ def main():
         precision=args.precision,
         max_epochs=args.epochs,
         max_steps=args.steps,
-        callbacks=[saver],
+        callbacks=[Count(), saver],
         default_root_dir=args.out,  # where logs go, and what's saved on SIGUSR1
         use_distributed_sampler=False,  # ours are above
         log_every_n_steps=10,
@@ -152,6 +157,9 @@ def main():
     total = sum(p.detach().double().sum() for p in model.parameters()).item()
     if trainer.is_global_zero:
         print(f"{trainer.world_size} ranks, {trainer.global_step} steps, the weights' sum is {total!r}", flush=True)
+    if torch.distributed.is_initialized():
+        del trainer, model  # DDP inside holds the process group
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
