@@ -8,7 +8,7 @@ import html
 import math
 import numbers
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -117,6 +117,7 @@ def bet(
     none: str = "",
     kind: str = "",
     positive: bool = False,
+    most: float = math.inf,
 ) -> str:
     """What a page says to a reader's bet, a sentence or two: `none` if there's no bet, `close` if it's right, otherwise
     `over` or `under`, or `over` for both. A sentence that begins with a small letter goes on after a colon, `You said
@@ -126,21 +127,23 @@ def bet(
     also be a range, such as `(0.5 * truth, 2 * truth)`. It may come as text, with its unit. `traps` have answers to
     certain bets, or to those in a range; only the truth itself comes before them. Where the truth is a word, they are
     the other words that one can say. A range begins with its first number and ends before its second. `kind` says what
-    to bet if it was something else, such as a number below zero, or 0 if it has to be `positive`.
+    to bet if it was something else, such as a number below zero or above `most`, or 0 if it has to be `positive`.
     """
     if not guessed(guess):
         return none
     if isinstance(truth, str):
         answers = {str(word).lower(): (str(word), answer) for word, answer in {**(traps or {}), truth: close}.items()}
         text = guess.strip().lower() if isinstance(guess, str) else ""
-        words = [word for word in answers if word == text] or [word for word in answers if word in text]
+        words = [word for word in answers if word == text] or _words_in(text, answers)
         if len(words) != 1:
             known = ", ".join(sorted(word for word, _ in answers.values()))
             return f"Your bet should be {kind or f'one of these: {known}'}."
         return _you_said(*answers[words[0]])
     number = as_number(guess, unit)
-    if number is None or (positive and number == 0):
+    if number is None or (positive and number == 0) or number > most:
         return f"Your bet should be {kind or 'a number'}."
+    if unit == "%" and 0 < number < 1 <= truth:
+        return f"You said {number:g}%, so less than one of a hundred. Did you mean {number:.0%}?"
     trap = next((answer for value, answer in (traps or {}).items() if _lies(number, value)), "")
     near = _lies(number, within) if isinstance(within, tuple) else abs(number - truth) < within * abs(truth)
     answer = close if near else over if number > truth else under or over
@@ -172,6 +175,13 @@ def as_number(guess: Any, unit: str = "") -> float | None:
 def _lies(number: float, where: float | tuple[float, float] | str) -> bool:
     """Whether a number is another, or lies in a range."""
     return where[0] <= number < where[1] if isinstance(where, tuple) else number == where
+
+
+def _words_in(text: str, answers: Iterable[str]) -> list[str]:
+    """Those of the answers that stand in a text, as whole words: none where it says that somebody doesn't know."""
+    if re.search(r"\bnot\b|n't\b|\b(idea|sure|know)\b|\?", text):
+        return []
+    return [word for word in answers if re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text)]
 
 
 def _you_said(what: str, answer: str) -> str:

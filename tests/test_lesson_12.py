@@ -64,6 +64,11 @@ def undivided(ranks: int = 2) -> Run:
     return run(*[[{"loss": loss + more} for loss, more in zip(CURVE, off, strict=True)] for _ in range(ranks)])
 
 
+def ordered(ranks: int = 2) -> Run:
+    """Losses of other pictures, from the first step on."""
+    return run(*[[{"loss": loss - 0.1} for loss in CURVE] for _ in range(ranks)])
+
+
 def logged(points: int, **settings: Any) -> Run:
     at = list(range(points))
     rank = [{"steps": 30, "at": at, "logged": [CURVE[i] + 0.1 for i in at]}]
@@ -160,7 +165,8 @@ def test_the_loop_of_the_picture_is_the_program_of_the_page() -> None:
 
 def test_the_plain_program(capsys: pytest.CaptureFixture[str]) -> None:
     lesson_12.show_plain(plain())
-    assert "30 steps on 2 ranks, and the loss went from 4.620 to 4.493" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "30 steps on 2 ranks, and the loss went from 4.620 to 4.493" in out and "takes 64 of the 128 pictures" in out
 
 
 @pytest.mark.slow
@@ -198,7 +204,9 @@ def test_the_plain_program_draws_what_tensorflow_gets(tmp_path: Path) -> None:
         ("47", "You said 47: you don't"),
         (3, "You said 3. So it would be if shuffle=False were still true."),
         (1, "You said 1. It's more."),
-        (64, "You said 64. It has only 64 pictures, and some kinds come twice."),
+        (64, "You said 64. You saw that they're shuffled. By chance, some then share a kind."),
+        (20, "You said 20. It's more."),
+        (65, "Your bet should be a whole number from 1 to 64"),
         (-1, "Your bet should be a whole number from 1 to 64"),
     ],
 )
@@ -231,6 +239,7 @@ def test_the_new_program_is_as_long_as_the_old_one() -> None:
         (0, "You said 0: you've looked at an empty TensorBoard before."),
         (30, "You said 30. One for each step would be natural."),
         (120, "You said 120. By default it writes after every 50th step"),
+        (2, "You said 2. 120 by 50 is 2. But it counts steps"),
         ("nonsense", "Your bet should be a whole number"),
     ],
 )
@@ -260,6 +269,7 @@ def test_the_curve_of_tensorboard(capsys: pytest.CaptureFixture[str]) -> None:
         (128, "You said 128. That's PyTorch's convention."),
         (64, "You said 64. The batch is cut in 8."),
         (0, "You said 0. The batch is cut in 8."),
+        (1024, "Your bet should be a whole number from 1 to 128"),
     ],
 )
 def test_mirrored(guess: Any, said: str, capsys: pytest.CaptureFixture[str], no_pictures: None) -> None:
@@ -273,22 +283,40 @@ def test_mirrored(guess: Any, said: str, capsys: pytest.CaptureFixture[str], no_
         lesson_12.show_mirrored(mirrored(same=False), guess)
 
 
-def test_one_curve(capsys: pytest.CaptureFixture[str]) -> None:
-    assert lesson_12.show_one_curve(plain(), lit(), mirrored(), undivided()) is not None
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (..., "Without the division, step 2 is off by 0.15."),
+        (2, "You said 2: the first loss comes before the first update."),
+        (1, "You said 1. The first loss is computed before there's any gradient."),
+        (5, "You said 5. It's sooner."),
+        (0, "Your bet should be a step, from 1 to 30"),
+    ],
+)
+def test_one_curve(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    figure = lesson_12.show_one_curve(plain(), lit(), mirrored(), undivided(), ordered(), guess)
     out = capsys.readouterr().out
-    assert "✓ three frameworks draw one curve" in out and "Lightning's losses differ from DDP's by nothing" in out
-    assert "Without the division, step 2 is off by 0.15." in out
+    assert said in out and "✓ three frameworks draw one curve" in out
+    assert "Lightning's losses differ from DDP's by nothing" in out and "TensorFlow's by 1e-06" in out
+    assert "In another order, the first loss is off by 0.1." in out
+    assert figure is not None and "two mistakes don't" in titles(figure)
+
+
+def test_curves_that_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (mirrored(off=4e-3), mirrored(off=1.0), undivided(1)):
         with pytest.raises(ClaimError, match="one curve"):
-            lesson_12.show_one_curve(plain(), lit(), wrong, undivided())
+            lesson_12.show_one_curve(plain(), lit(), wrong, undivided(), ordered())
     with pytest.raises(ClaimError, match="a missing division shows at once"):
-        lesson_12.show_one_curve(plain(), lit(), mirrored(), plain())
+        lesson_12.show_one_curve(plain(), lit(), mirrored(), plain(), ordered())
     three = run(*[[{"loss": loss} for loss in CURVE] for _ in range(3)])
-    lesson_12.show_one_curve(three, lit(), mirrored(off=0.5), undivided(3))
+    lesson_12.show_one_curve(three, lit(), mirrored(off=0.5), undivided(3), ordered(3))
     assert "128 doesn't divide by 3 ranks" in capsys.readouterr().out
     alone = run([{"loss": loss} for loss in CURVE])
-    lesson_12.show_one_curve(alone, lit(), mirrored(), alone)
+    lesson_12.show_one_curve(alone, lit(), mirrored(), alone, ordered(1))
     assert "With one rank there's nothing to divide" in capsys.readouterr().out
+    exploded = run(*[[{"loss": CURVE[0]}] + [{"loss": float("nan")}] * 29] * 2)
+    figure = lesson_12.show_one_curve(plain(), lit(), mirrored(), exploded, ordered())
+    assert figure is not None and "step 2 is off by nan" in capsys.readouterr().out
 
 
 def test_a_line_is_replaced_or_nothing_runs() -> None:
@@ -296,7 +324,7 @@ def test_a_line_is_replaced_or_nothing_runs() -> None:
         lesson_12.plain_but("loss.forward()", "pass")
 
 
-# --- 6: sixteen GPUs --------------------------------------------------------------------------------------------------
+# --- deeper: sixteen GPUs ---------------------------------------------------------------------------------------------
 
 
 def test_sixteen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +364,7 @@ def test_sixteen_emulated_gpus(by: str, capsys: pytest.CaptureFixture[str], monk
     assert "3 more checks passed" in capsys.readouterr().out
 
 
-# --- 7: the resume ----------------------------------------------------------------------------------------------------
+# --- 6: the resume ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -347,6 +375,7 @@ def test_sixteen_emulated_gpus(by: str, capsys: pytest.CaptureFixture[str], monk
         (15, "You said 15. So the trainer counts."),
         (16, "You said 16. The loader doesn't know"),
         (-2, "Your bet should be"),
+        (300, "Your bet should be a whole number from 0 to 29"),
     ],
 )
 def test_resumed(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,7 +396,7 @@ def all_shown() -> list[Any]:
         lesson_12.show_points(None),
         lesson_12.show_curve(plain(), None),
         lesson_12.show_mirrored(None),
-        lesson_12.show_one_curve(plain(), None, None, undivided()),
+        lesson_12.show_one_curve(plain(), None, None, undivided(), ordered()),
         lesson_12.show_resumed(None),
         lesson_12.show_other_two(None, None),
         lesson_12.show_two_workers(None, None),
@@ -424,6 +453,7 @@ def test_bets_that_are_none(capsys: pytest.CaptureFixture[str], no_pictures: Non
 def test_what_you_saw() -> None:
     words = repr(lesson_12.what_you_saw(plain(), lit(), mirrored(), resumed()))
     assert "2 ranks trained 30 steps with DDP." in words and "16 for each of 8 replicas" in words
+    assert "saw 15 of its batches twice, and 15 never" in words
     assert "as it was recorded" not in words
     assert "as it was recorded" in repr(lesson_12.what_you_saw(plain(), None, None, None))
 

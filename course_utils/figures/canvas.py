@@ -75,6 +75,7 @@ KINDS = {
     "recorded": Look("s", "-", 1.0, (GREEN, "#006B4F", "#66C9AE")),
     "published": Look("D", "none", 1.0, (PURPLE, "#8C3F68", "#E6B8D0")),
     "emulated": Look("o", ":", 1.8, (BLUE, SKY, "#004266"), hollow=True),
+    "mistake": Look("X", "-", 1.6, (VERMILION, "#F2A072")),
     "ideal": Look("", "-", 1.0, (GREY,)),
 }
 assert set(PROVENANCE_KINDS) <= set(KINDS)
@@ -159,7 +160,16 @@ def title(mpl: MplFigure, text: str) -> None:
     mpl.suptitle("\n".join(shown), x=0.012, ha="left", fontsize=12, fontweight="bold", color=INK)
 
 
-_LEGEND_ORDER = {"measured": 0, "emulated": 0.5, "predicted": 1, "your": 2, "recorded": 3, "published": 4, "ideal": 5}
+_LEGEND_ORDER = {
+    "measured": 0,
+    "emulated": 0.5,
+    "predicted": 1,
+    "your": 2,
+    "recorded": 3,
+    "published": 4,
+    "mistake": 4.5,
+    "ideal": 5,
+}
 
 
 def legend(ax: Axes, **options: Any) -> None:

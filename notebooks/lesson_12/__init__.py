@@ -35,7 +35,7 @@ from .recordings import (
 REPLICAS = 8  # that section 4 asks about
 CALLED = 256  # pictures that TensorFlow's model is asked about
 GIB = 2**30
-WAYS: list[dict[str, object]] = [  # of section 6, as arguments of its program
+WAYS: list[dict[str, object]] = [  # of the sixteen GPUs, as arguments of its program
     {"by": by, "parts": parts, "precision": precision}
     for parts, precision in ((1, "32-true"), (4, "32-true"), (1, "bf16-mixed"))
     for by in ("DDP", "Lightning")
@@ -50,7 +50,9 @@ Guess = float | int | str | EllipsisType | None
 def show_plain(plain: Run) -> None:
     """That the program to compare with has trained."""
     losses = by_steps(plain)
-    say(f"{len(losses)} steps on {plain.world_size} ranks, and the loss went from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    n = plain.world_size
+    say(f"{len(losses)} steps on {n} ranks, and the loss went from {losses[0]:.3f} to {losses[-1]:.3f}.")
+    say(f"In a step, each rank takes {BATCH // n} of the {BATCH} pictures.")
 
 
 # --- 2: Lightning -----------------------------------------------------------------------------------------------------
@@ -78,32 +80,31 @@ def _show_order(plain: Run, run: Run, guess: Guess) -> Figure:
         guess,
         len(set(kinds)),
         close="you don't trust frameworks.",
-        over=f"It has only {len(kinds)} pictures, and some kinds come twice.",
+        over="It's less.",
         under="It's more.",
         traps={
             len(set(asked)): "So it would be if shuffle=False were still true.",
-            2: "So it would be if rank 0 took the first 64, in order.",
+            2: f"So it would be if rank 0 took the first {len(kinds)}, in order.",
+            (0.9 * len(kinds), len(kinds) + 1): "You saw that they're shuffled. By chance, some then share a kind.",
         },
         kind=f"a whole number from 1 to {len(kinds)}",
+        most=len(kinds),
         within=0.25,
     )
     shuffled = len(set(kinds)) > 2 * len(set(asked))
     say(f"{len(set(kinds))} kinds{', so they are shuffled' if shuffled else ''}. {answer}")
-    say(
-        f"In the first {EARLY} steps, the losses differ from those of DDP, which shuffles, by {_small(gap)}. From one"
-        f" step to the next they change by {_usual_change(plain):.2g}."
-    )
+    say(f"The first {EARLY} losses differ from those of section 1's DDP, which shuffles, too, by {_small(gap)}.")
     _claim("Lightning shuffles a loader that says shuffle=False", shuffled, "Lightning", run)
     if here(run):
         more_checks({"the losses are DDP's, but for rounding": BATCH % n > 0 or gap < NEAR})
     at = range(len(kinds))
     figure = figures.lines(
-        {"predicted: as you wrote it": (at, asked), _named(run, "what came"): (at, kinds)},
+        {"ideal: as you asked": (at, asked), _named(run, "as they came"): (at, kinds)},
         xlabel="picture of rank 0's first step",
         ylabel="its kind",
         title=f"You asked for {len(set(asked))} kinds in order, and got {len(set(kinds))}",
     )
-    came = figure.mpl.axes[0].lines[-1]
+    came = figure.mpl.axes[0].lines[1]
     came.set(linestyle="none", markevery=None)  # points, as nothing lies between two pictures
     return figure
 
@@ -126,11 +127,6 @@ def _small(gap: float) -> str:
     return "nothing" if gap == 0 else "less than 1e-6" if gap < 1e-6 else f"{gap:.1g}"
 
 
-def _usual_change(run: Run) -> float:
-    """By how much the loss changes from a step to the next, as a median."""
-    return float(np.median(abs(np.diff(by_steps(run)))))
-
-
 # --- 3: two arguments -------------------------------------------------------------------------------------------------
 
 
@@ -146,7 +142,10 @@ def show_points(silent: Run | None, guess: Guess = ...) -> None:
         close="you've looked at an empty TensorBoard before.",
         over="By default it writes after every 50th step, and you have 30.",
         within=0,
-        traps={STEPS: "One for each step would be natural. By default it writes after every 50th, and you have 30."},
+        traps={
+            STEPS: "One for each step would be natural. By default it writes after every 50th, and you have 30.",
+            2: "120 by 50 is 2. But it counts steps, not batches, and you have 30.",
+        },
         kind="a whole number, 0 or more",
     )
     say(f"{points or 'None'}. {answer}")
@@ -182,16 +181,16 @@ def _show_curve(plain: Run, run: Run) -> Figure:
 
 
 def _losses(curves: Mapping[str, np.ndarray], title: str) -> Figure:
-    """Curves of losses, on the part of the axis where they lie: each jag is a batch."""
+    """Curves of losses, on the part of the axis where those lie that are no mistakes: each jag is a batch."""
     figure = figures.lines(
         {name: (range(1, len(curve) + 1), curve) for name, curve in curves.items()},
         xlabel="step",
         ylabel="training loss",
         title=title,
     )
-    everything = np.concatenate(list(curves.values()))
-    margin = 0.1 * (everything.max() - everything.min())
-    figure.mpl.axes[0].set_ylim(everything.min() - margin, everything.max() + margin)
+    right = np.concatenate([curve for name, curve in curves.items() if not name.startswith("mistake")])
+    margin = (0.5 if len(right) < sum(map(len, curves.values())) else 0.1) * (right.max() - right.min())
+    figure.mpl.axes[0].set_ylim(right.min() - 0.1 * (right.max() - right.min()), right.max() + margin)
     return figure
 
 
@@ -216,6 +215,7 @@ def _show_mirrored(run: Run, guess: Guess) -> Figure:
         within=0,
         traps={BATCH: "That's PyTorch's convention. Here, 128 are all replicas' together."},
         kind=f"a whole number from 1 to {BATCH}",
+        most=BATCH,
     )
     say(f"{parts[0]} pictures. {answer}")
     say(f"The first kernel has a copy on {' and on '.join(copies)}, and after training they're equal.")
@@ -244,49 +244,70 @@ def plain_but(line: str, instead: str) -> Run:
     return launch(copy, "auto", threads=1, quiet=True)
 
 
-def show_one_curve(plain: Run, lit: Run | None, mirrored: Run | None, wrong: Run) -> Figure | None:
-    """Three frameworks and a port that forgot a division: how far each is from DDP."""
+def show_one_curve(
+    plain: Run, lit: Run | None, mirrored: Run | None, undivided: Run, in_order: Run, guess: Guess = ...
+) -> Figure | None:
+    """Two ports, and two mistakes that ports make: how far each is from DDP."""
     one, other = here_or_recorded("lit", lit, "lightning"), here_or_recorded("mirrored", mirrored, "tensorflow")
     if one is None or other is None:
         return None
-    return _show_one_curve(plain, one, other, wrong)
+    return _show_one_curve(plain, one, other, undivided, in_order, guess)
 
 
 @figure_first
-def _show_one_curve(plain: Run, lit: Run, mirrored: Run, wrong: Run) -> Figure:
+def _show_one_curve(plain: Run, lit: Run, mirrored: Run, undivided: Run, in_order: Run, guess: Guess) -> Figure:
     base = _same_machine(plain, mirrored if here(lit) else lit)
     ran = {"DDP": base, "Lightning": lit, "TensorFlow": mirrored}
     gaps = {name: apart(run, base) for name, run in ran.items()}
-    late = float(abs(by_steps(mirrored) - by_steps(base)).max())
+    later = abs(by_steps(mirrored) - by_steps(base))
+    say(_of_the_division(plain, undivided, guess))
+    say(f"In another order, the first loss is off by {abs(by_steps(in_order) - by_steps(plain))[0]:.2g}.")
     say(
-        f"In the first {EARLY} steps, Lightning's losses differ from DDP's by {_small(gaps['Lightning'])}, and"
-        f" TensorFlow's by at most {_small(gaps['TensorFlow'])}; by step {STEPS}, rounding has grown to {_small(late)}."
+        f"The two ports: in {EARLY} steps, Lightning's losses differ from DDP's by {_small(gaps['Lightning'])}, and"
+        f" TensorFlow's by {_small(gaps['TensorFlow'])}. Later, rounding alone makes up to {_small(later.max())} (step"
+        f" {int(later.argmax()) + 1})."
     )
-    say(_of_the_wrong_one(plain, wrong))
     words = "three frameworks draw one curve"
+    near = max(gaps.values()) < NEAR
     if BATCH % base.world_size:
         claim(words, None, why=f"{BATCH} doesn't divide by {base.world_size} ranks", headline=True)
     else:
-        _claim(words, max(gaps.values()) < NEAR, "Lightning and TensorFlow", lit, mirrored, headline=True)
-    curves = {_named(run, name): by_steps(run) for name, run in ran.items()}
-    return _losses(curves | {"DDP without the division": by_steps(wrong)}, "Three right ports draw one curve")
+        _claim(words, near, "Lightning and TensorFlow", lit, mirrored, headline=True)
+    top = 10 * max(by_steps(run).max() for run in ran.values())  # for a loss that isn't a number any more
+    mistakes = {"mistake: no division": undivided, "mistake: another order": in_order}
+    return _losses(
+        {_named(run, name): by_steps(run) for name, run in ran.items()}
+        | {name: np.nan_to_num(by_steps(run), nan=top, posinf=top) for name, run in mistakes.items()},
+        "Two ports draw DDP's curve, two mistakes don't" if near else "A port that doesn't draw DDP's curve",
+    )
 
 
-def _of_the_wrong_one(plain: Run, wrong: Run) -> str:
+def _of_the_division(plain: Run, undivided: Run, guess: Guess) -> str:
     """How soon a division that was forgotten shows."""
     if plain.world_size == 1:
-        return "With one rank there's nothing to divide, so the wrong port is the right one."
-    off = abs(by_steps(wrong) - by_steps(plain))[:EARLY]
+        return "With one rank there's nothing to divide, so the program without the division is right."
+    off = abs(by_steps(undivided) - by_steps(plain))[:EARLY]
     at = int(np.argmax(~(off < NEAR)))  # a loss that isn't a number counts
     more_checks({"a missing division shows at once": not off.max() < NEAR})
-    return f"Without the division, step {at + 1} is off by {off[at]:.2g}."
+    answer = bet(
+        guess,
+        at + 1,
+        close="the first loss comes before the first update.",
+        over="It's sooner.",
+        within=0,
+        traps={1: "The first loss is computed before there's any gradient."},
+        kind=f"a step, from 1 to {STEPS}",
+        positive=True,
+        most=STEPS,
+    )
+    return f"Without the division, step {at + 1} is off by {off[at]:.2g}. {answer}"
 
 
-# --- 6: sixteen GPUs --------------------------------------------------------------------------------------------------
+# --- deeper: sixteen GPUs ---------------------------------------------------------------------------------------------
 
 
 def ways() -> list[dict[str, object]]:
-    """What to launch in section 6: Lightning's half needs Lightning."""
+    """What to launch on sixteen GPUs: Lightning's half needs Lightning."""
     return [way for way in WAYS if way["by"] == "DDP" or not missing("lightning")]
 
 
@@ -335,7 +356,7 @@ def _both(each: Sequence[Mapping[str, Any] | None], words: Callable[[Mapping[str
     return " · ".join(dict.fromkeys(words(record) for record in each if record is not None))
 
 
-# --- 7: break it ------------------------------------------------------------------------------------------------------
+# --- 6: break it ------------------------------------------------------------------------------------------------------
 
 
 def show_resumed(run: Run | None, guess: Guess = ...) -> Figure | None:
@@ -344,12 +365,25 @@ def show_resumed(run: Run | None, guess: Guess = ...) -> Figure | None:
     return None if found is None else _show_resumed(found, guess)
 
 
-@figure_first
-def _show_resumed(run: Run, guess: Guess) -> Figure:
+def _after_the_resume(run: Run) -> tuple[dict[tuple[int, ...], int], list[dict[str, Any]], list[int]]:
+    """By its pictures, the number of each batch of a whole epoch; the records after the resume, and which batch of the
+    epoch each of them got, or -1."""
     records = [record for record in run.ranks[0].records if "kinds" in record or "resumed" in record]
     at = next(i for i, record in enumerate(records) if "resumed" in record)
     whole, again = {tuple(r["kinds"]): r["batch"] for r in records[:at]}, records[at + 1 :]
-    batches = [whole.get(tuple(r["kinds"]), -1) for r in again]
+    return whole, again, [whole.get(tuple(r["kinds"]), -1) for r in again]
+
+
+def _again(run: Run) -> tuple[int, int]:
+    """How many batches of an epoch come twice, and how many never, since a resume began the data anew."""
+    _, again, batches = _after_the_resume(run)
+    first = again[0]["batch"]
+    return len(set(batches) & set(range(first))), len(set(range(first, STEPS)) - set(batches))
+
+
+@figure_first
+def _show_resumed(run: Run, guess: Guess) -> Figure:
+    whole, again, batches = _after_the_resume(run)
     first = again[0]["batch"]
     answer = bet(
         guess,
@@ -359,10 +393,11 @@ def _show_resumed(run: Run, guess: Guess) -> Figure:
         within=0,
         traps={first: "So the trainer counts. But the loader begins anew."},
         kind=f"a whole number from 0 to {STEPS - 1}",
+        most=STEPS - 1,
     )
     say(f"Batch {batches[0]}, and the trainer calls it batch {first}. {answer}")
-    twice, never = set(batches) & set(range(first)), set(range(first, STEPS)) - set(batches)
-    say(f"In this epoch, {len(twice)} batches come twice, and {len(never)} never.")
+    twice, never = _again(run)
+    say(f"In this epoch, {twice} batches come twice, and {never} never.")
     anew = batches == list(range(STEPS - first))
     _claim("resumed in mid-epoch, Lightning's trainer begins the data anew", anew, "Lightning", run)
     return figures.lines(
@@ -372,15 +407,15 @@ def _show_resumed(run: Run, guess: Guess) -> Figure:
         },
         xlabel="batch, as the trainer counts",
         ylabel="batch of the epoch that came",
-        title=f"{len(twice)} of {STEPS} batches come twice, and {len(never)} never",
+        title=f"{twice} of {STEPS} batches come twice, and {never} never",
     )
 
 
-# --- 9 and 10 ---------------------------------------------------------------------------------------------------------
+# --- 8 and 9 ---------------------------------------------------------------------------------------------------------
 
 
 def take_home(name: str) -> Program:
-    """One of the files of section 9."""
+    """One of the files of section 8."""
     (path,) = (path for path in FILES if path.name == name)
     return Program(path)
 
@@ -389,18 +424,19 @@ def what_you_saw(plain: Run, lit: Run | None, mirrored: Run | None, resumed: Run
     """The lesson in the reader's own numbers."""
     lines = [f"{plain.world_size} ranks trained {STEPS} steps with DDP."]
     if lit is not None:
-        gap = abs(by_steps(lit) - by_steps(plain)).max()
+        gap = apart(lit, plain)
         kinds = len(set(lit.ranks[0].values("kinds")[0]))
         lines.append(
-            f"Lightning's losses differed from its by {_small(gap)}, and it shuffled your loader: {kinds} kinds in a"
-            " step."
+            f"Lightning's first losses differed from its by {_small(gap)}, and it shuffled your loader: {kinds} kinds"
+            " in rank 0's part of a step."
         )
     if mirrored is not None:
         lines.append(
             f"TensorFlow cut a batch of {BATCH} into {mirrored.value('parts')[0]} for each of {REPLICAS} replicas."
         )
     if resumed is not None:
-        lines.append("A training that was resumed in mid-epoch saw half of the pictures twice.")
+        twice, never = _again(resumed)
+        lines.append(f"A training that was resumed in mid-epoch saw {twice} of its batches twice, and {never} never.")
     if lit is None or mirrored is None:
         lines.append("What needs a framework that isn't here, you saw as it was recorded.")
     return Words(lines)

@@ -15,7 +15,7 @@ NOTES = (
     ".*does not have many workers",  # the pictures lie in memory
     ".*exists and is not empty",  # you ran the notebook before
     ".*callbacks used to create the checkpoint",
-    ".*ended before the epoch ended",  # section 7 is about it
+    ".*ended before the epoch ended",  # section 6 is about it
 )
 
 logging.disable(logging.INFO)
