@@ -424,7 +424,7 @@ def test_every_guess_gets_an_answer() -> None:
     assert right["memory"] == "stage 2: + gradients" and right["bits"] == "1, as before"
     assert right["loss_scale"] == "more of them late" and right["time_to_accuracy"].startswith("about five times")
     assert right["recompute"].startswith("24") and right["checkpoints"] == "every 20 minutes"
-    assert right["staleness"] == "as much as 1 trainer"
+    assert right["staleness"] == "about twice as many"
 
 
 class Widgets:

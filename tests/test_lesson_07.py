@@ -86,7 +86,9 @@ def halves(off: float = 0.0, kept: str = "None", steps: int = 3) -> Run:
     ("guess", "said"),
     [
         (..., "`p.grad` holds nothing: it's None on both workers. In 3 steps"),
-        ("nothing", "You said nothing, and you read the documentation."),
+        ("nothing", "You said nothing: right, and hardly anybody guesses it."),
+        ("None", "You said nothing: right"),
+        ("gradient", "You said the gradient, as it would be in one process."),
         ("Nothing!", "You said nothing, and"),
         ("the gradient", "You said the gradient, as it would be in one process."),
         ("zeros", "You said zeros: but nobody ever wrote there"),
@@ -268,8 +270,9 @@ def learning(four: float, small: float = 0.001) -> dict[int, Run]:
     [
         (..., "After 60 updates one trainer's loss is 1e-05 times what it was at the start, and four trainers' is 900"),
         ("explodes", "You said explodes, and you've been burnt before."),
-        ("as good", "You said as good, as most people. Here it was: explodes."),
-        ("worse", "You said worse, as most people."),
+        ("as good", "You said as good. It is for one. But four step from the same place"),
+        ("worse", "You said worse. Each update makes it worse, without end."),
+        ("not as good", 'Your bet should be "as good", "worse" or "explodes".'),
         (4, 'Your bet should be "as good", "worse" or "explodes".'),
     ],
 )

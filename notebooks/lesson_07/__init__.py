@@ -35,6 +35,8 @@ OTHERWISE = {  # what's not in `p.grad`
     "zeros": "but nobody ever wrote there, not even zeros. The gradient is in the context.",
 }
 
+ALSO = {"none": "nothing", "gradient": "the gradient"}  # other words for it
+
 Guess = float | int | str | EllipsisType | None
 
 
@@ -93,9 +95,9 @@ def show_halves(run: Run, guess: Guess = ...) -> None:
     truth = "nothing" if kept == {"None"} else "the gradient"
     words = ("the gradient", "zeros", "nothing")
     answer = bet(
-        guess,
+        ALSO.get(guess.strip().lower(), guess) if isinstance(guess, str) else guess,
         truth,
-        close=", and you read the documentation.",
+        close="right, and hardly anybody guesses it.",
         traps={word: OTHERWISE.get(word, "") for word in words if word != truth},
         kind='"the gradient", "zeros" or "nothing"',
     )
@@ -156,6 +158,7 @@ def show_race(run: Run, guess: Guess = ...) -> None:
         within=(min(lost, *lost_again) / 2, 2 * max(lost, *lost_again) + 1),  # it's another number each time
         traps={0: "Most programs hope so."} if lost else {},
         kind=f"a number from 0 to {of:,}",
+        most=of,
     )
     say(f"They counted to {counted:,}, so {lost:,} of {of:,} additions are missing. {answer}")
     say(f"Three more runs lose {', '.join(f'{n:,}' for n in lost_again[:-1])} and {lost_again[-1]:,}.")
@@ -192,9 +195,10 @@ def show_torn(run: Run, guess: Guess = ...) -> Diff:
         over="A read and an update have to run at the same moment.",
         under="Copying takes a while, and so does an update.",
         unit="%",
-        within=(0.6 * share, 1.7 * share) if share else 0.2,
+        within=(0.6 * share, min(1.7 * share, 99)) if share else 0.2,
         traps={0: "So said the colleague."} if share else {},
         kind="a percentage, such as 40",
+        most=100,
     )
     say(
         f"Of {reads} reads {torn} got weights of which some were new and others old, and {wrong} got whole ones with"

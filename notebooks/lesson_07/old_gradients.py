@@ -20,6 +20,12 @@ TRAINERS, SLOW = 4, 4.0  # trainers, and how many times as long the slow one tak
 MANY = {1: "one trainer", 2: "two trainers", 4: "four trainers"}
 LARGE, SMALL, UPDATES = 0.8, 0.2, 60  # two learning rates, and how many updates they have
 
+OTHERWISE = {
+    "as good": "It is for one. But four step from the same place, one after the other, without seeing where they are.",
+    "worse": "Each update makes it worse, without end.",
+    "explodes": "Here it didn't.",
+}
+
 Guess = float | int | str | EllipsisType | None
 
 
@@ -56,6 +62,7 @@ def show_ages(guess: Guess = ...) -> Figure:
         traps={
             TRAINERS - 1: "That's the mean over all four, and this one is away for longer.",
             SLOW: "That's how many one of the others makes meanwhile, but there are three of them.",
+            SLOW * TRAINERS: f"There are {TRAINERS - 1} others, not {TRAINERS}.",
         },
         positive=False,
     )
@@ -101,11 +108,7 @@ def show_rates(guess: Guess = ...) -> Figure:
         guess,
         outcome,
         close=", and you've been burnt before." if outcome == "explodes" else ", and so it was here.",
-        traps={
-            word: f", as most people. Here it was: {outcome}."
-            for word in ("as good", "worse", "explodes")
-            if word != outcome
-        },
+        traps={word: answer for word, answer in OTHERWISE.items() if word != outcome},
         kind='"as good", "worse" or "explodes"',
     )
     say(
@@ -133,7 +136,7 @@ def show_rates(guess: Guess = ...) -> Figure:
     curves[f"predicted: {TRAINERS - 1} updates old"] = (steps, theory)
     title = f"Learning rate {LARGE:g}: good for one trainer, and four explode"
     return figures.lines(
-        curves, "updates, by all trainers", "loss, in times of the start", log="y", title=title if four > 1 else None
+        curves, "updates, by all trainers", "loss / loss at the start", log="y", title=title if four > 1 else None
     )
 
 

@@ -12,7 +12,7 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn  # before init_process_group: after it, it would keep the group, and gloo may abort at exit
+import torch.distributed.nn  # keep it, though nobody calls it here: imported after init_process_group, gloo may abort
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
