@@ -89,7 +89,7 @@ def halves(off: float = 0.0, kept: str = "None", steps: int = 3) -> Run:
         ("nothing", "You said nothing: right, and hardly anybody guesses it."),
         ("None", "You said nothing: right"),
         ("gradient", "You said the gradient, as it would be in one process."),
-        ("Nothing!", "You said nothing, and"),
+        ("Nothing!", "You said nothing: right"),
         ("the gradient", "You said the gradient, as it would be in one process."),
         ("zeros", "You said zeros: but nobody ever wrote there"),
         (0, 'Your bet should be "the gradient", "zeros" or "nothing".'),

@@ -174,8 +174,10 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
         (..., "74%: at its fullest moment it holds 6.3 GB, and 8.5 in float32."),
         (74, "You said 74%: you remembered what stays in float32."),
         (50, "You said 50%. That's half the bits everywhere. But"),
-        (20, "You said 20%. Weights, gradients"),
-        (110, "You said 110%. Activations do shrink."),
+        (20, "You said 20%. 16-bit copies of the weights come on top"),
+        (95, "You said 95%. Activations do shrink."),
+        (0.7, "You said 0.7%, so less than one of a hundred. Did you mean 70%?"),
+        (110, "Your bet should be a percentage, such as 60."),
         (0, "Your bet should be a percentage, such as 60."),
     ],
 )

@@ -342,7 +342,7 @@ def test_sixteen_without_lightning(
     nothing_recorded: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recordings, "missing", lambda package: "it isn't here")
-    monkeypatch.setattr(lesson_12, "missing", lambda package: "it isn't here")
+    monkeypatch.setattr(deeper, "missing", lambda package: "it isn't here")
     assert {way["by"] for way in lesson_12.ways()} == {"DDP"}
     table = lesson_12.show_sixteen(sixteen("DDP"))
     assert len(table.rows) == 3 and "nobody has recorded it yet" in capsys.readouterr().out

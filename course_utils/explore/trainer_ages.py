@@ -116,7 +116,7 @@ def _run_here(values: Values) -> Training:
 
 def _updates_to(trainers: int) -> int | None:
     """The updates until the training loss is below `GOAL`, at the rate of the question; None if it never is."""
-    return next((n for n, loss in middle(trainers, ASKED).losses if loss is not None and loss < GOAL), None)
+    return next((int(n) for n, loss in middle(trainers, ASKED).losses if loss is not None and loss < GOAL), None)
 
 
 def staleness(**settings: Any) -> Explorer:

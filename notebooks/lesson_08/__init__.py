@@ -40,6 +40,7 @@ def show_types(run: Run, guess: Guess = ...) -> Table:
         within=0.01,
         traps={2: "It's only the output. A gradient is cast to its weight's type before it gets there."},
         kind="a number from 0 to 4",
+        most=4,
     )
     say(f"{len(short)} of {len(found)} {'has' if len(short) == 1 else 'have'} 16 bits. {answer}")
     claim("under autocast the output has 16 bits; weight, gradient and loss are float32", short == ["output"])
@@ -69,6 +70,7 @@ def show_frozen(guess: Guess = ...) -> Figure:
         unit="%",
         within=0.15,
         kind="a percentage, such as 10",
+        most=100,
     )
     say(f"After {STEPS} steps {share:.0%} of the bf16 model's weights are where they began. {answer}")
     say(

@@ -94,6 +94,7 @@ def show_scaler(run: Run, guess: Guess = ...) -> Figure:
         under="It only halves once a step, and from 2^32 it's a long way to the first S that fits.",
         within=0.3,
         kind="a number from 0 to 60",
+        most=60,
     )
     say(f"It skips {len(halvings)} of {len(skipped)} steps: the first {settled}, until S fits{later_ones}. {answer}")
     say(f"The loss falls from {losses[0]:.2f} to {losses[-1]:.2f} all the same.")

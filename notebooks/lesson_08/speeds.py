@@ -60,12 +60,13 @@ def show_steps(guess: Guess = ...) -> Figure:
         100 * half / full,
         close="you remembered what stays in float32.",
         over="Activations do shrink.",
-        under="Weights, gradients and Adam's state stay in float32, and 16-bit copies of the weights come on top.",
+        under="16-bit copies of the weights come on top, and the sums between blocks stay float32.",
         unit="%",
         within=0.1,
         traps={50: "That's half the bits everywhere. But weights, gradients and Adam's state stay in float32."},
         kind="a percentage, such as 60",
         positive=True,
+        most=100,
     )
     say(
         f"{half / full:.0%}: at its fullest moment it holds {half / 1e9:.1f} GB, and {full / 1e9:.1f} in float32."
@@ -132,6 +133,7 @@ def show_eight(guess: Guess = ...) -> Figure:
         traps={(7.0, 8.01): "That's float32's number, and the messages didn't shrink with the step."},
         kind="a number from 1 to 8",
         positive=True,
+        most=EIGHT,
     )
     say(f"{found['fp32']:.1f} times in float32, {found['TF32']:.1f} in TF32, and {found['bf16']:.1f} in bf16. {answer}")
     say(f"A step takes {', '.join(f'{s * 1e3:.0f} ms in {way}' for way, s in took.items())}.")

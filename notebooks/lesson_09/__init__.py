@@ -11,12 +11,13 @@ from course_utils.pages import Program, Words, disturbed
 from .deeper import show_paused, show_published, show_selective  # noqa: F401
 from .kill_marks import outcomes  # noqa: F401
 from .room import GIB, needs, run_here, show_again, show_eight, show_here, show_needs, show_tokens, step_s, times_here
-from .saving import WAYS, lost, run_kills, show_kills, show_left_out, show_restarts, show_resumed
+from .saving import WAYS, lost, run_kills, show_back, show_kills, show_left_out, show_restarts, show_resumed
 
 __all__ = [
     "run_here",
     "run_kills",
     "show_again",
+    "show_back",
     "show_eight",
     "show_here",
     "show_kills",

@@ -87,6 +87,7 @@ def show_again(plain: Run, again: Run, guess: Guess = ...) -> Figure:
         traps={
             (1.3, 1.36): "That's a whole forward more, and nearly right.",
             2: "Then backward would be repeated, too. Only forward is, and that's about a third of a step.",
+            (0.01, 0.9): "If you meant so much longer: 1 would be as long as before.",
         },
     )
     each = needs(plain)["activations"] / BLOCKS / (SMALL * LENGTH * WIDTH * 4)  # a block's input is float32
@@ -180,9 +181,15 @@ def show_eight(guess: Guess = ...) -> Figure:
     before, after = tokens_s(runs["kept"], KEPT_UNDER_DDP), tokens_s(runs["computed again"], LARGE)
     answer = bet(
         guess,
-        "yes",
+        after / before,
         close="you looked at the network.",
-        traps={"no": "On one GPU you'd be right. But here most of a short step is waiting for the network."},
+        over="Each sequence still costs a second forward.",
+        under="Here most of a short step is waiting for the network.",
+        unit=" times",
+        within=0.25,
+        traps={(0.01, 1.05): "On one GPU you'd be right. But here most of a short step is waiting for the network."},
+        kind="a number such as 0.5 or 2",
+        positive=True,
     )
     say(f"{after:,.0f} tokens a second on each GPU instead of {before:,.0f}: {after / before:.1f} times. {answer}")
     claim(

@@ -46,12 +46,13 @@ def show_kills(kills: Run, guess: Guess = ...) -> Figure:
     answer = bet(
         guess,
         in_place,
-        close="you've lost a file before.",
+        close="you've lost a file before." if in_place else "this time no kill came at a bad moment. Run it again.",
         over="Some kills come when the save is done.",
         under="From the first moment of a save to its last there's nothing whole.",
         within=(0.7 * in_place, 1.3 * in_place + 1),
         traps={0: "Then overwriting would be safe. But a save empties the file before it writes."},
         kind=f"a number from 0 to {tries}",
+        most=tries,
     )
     say(f"After {in_place} of {tries} kills there was nothing to load. {answer}")
     say(f"With your function: after {renamed}.")
@@ -93,12 +94,13 @@ def show_left_out(guess: Guess = ...) -> Table:
     parts = [part for part in found if part]
     raised = [part for part in parts if found[part]["error"]]
     answer = bet(
-        guess,
+        0 if isinstance(guess, str) and guess.strip().lower() in ("none", "no") else guess,
         len(raised),
         close="you don't trust errors to come.",
         over="Each of them is a valid start. It's just the start of another run.",
         within=0,
         kind=f"a number from 0 to {len(parts)}",
+        most=len(parts),
     )
     say(f"{len(raised) or 'None'} of the {len(parts)}. {answer}")
     exact = not any(r["different"] for rank in run.ranks for r in rank.records if r.get("left_out") == "")
@@ -126,25 +128,13 @@ def _once(records: list[dict[str, list[int]]]) -> bool:
     return rest == whole[BEFORE * batch :]
 
 
-def show_restarts(back: Run, guess: Guess = ...) -> None:
-    """Run the reader's program by plain torchrun, where all attempts share a store."""
+def show_back(back: Run) -> None:
+    """How often the job started, and where it went on."""
     first = back.ranks[0].values("first")
-    say(f"Under our launcher the job began with step {first[0]}, and after the kill with step {first[-1]}.")
-    code = _plain_torchrun(back.script)
-    came_back = code == 0
-    answer = bet(
-        guess,
-        "yes" if came_back else "no",
-        close="this time it was lucky. Run this cell again." if came_back else "you've been there.",
-        traps={"no": "Mostly you'd be right. Run this cell again."}
-        if came_back
-        else {"yes": "So says the documentation. The new ranks couldn't find each other."},
+    say(
+        f"The job began with step {first[0]}, rank 1 died in step 22, and by itself it went on with step {first[-1]},"
+        " to the end."
     )
-    ended = f"ended with exit code {code}" if code is not None else f"was still waiting after {PATIENCE_S} s"
-    if came_back:
-        say(f"Under plain torchrun it came back, too. {answer}")
-    else:
-        say(f"Under plain torchrun it {ended}, and nothing was trained after the kill. {answer}")
     more_checks(
         {
             "with a store for each attempt the job comes back": len(first) == 2 and first[-1] == 20,
@@ -153,8 +143,29 @@ def show_restarts(back: Run, guess: Guess = ...) -> None:
     )
 
 
-def _plain_torchrun(script: str) -> int | None:
-    """The exit code of the job, None if it was still waiting in the end."""
+def show_restarts(back: Run, guess: Guess = ...) -> None:
+    """Run the reader's program by plain torchrun, where all attempts share a store."""
+    code, reached = _plain_torchrun(back.script)
+    came_back = code == 0
+    answer = bet(
+        guess,
+        "yes" if came_back else "no",
+        close="this time it was lucky. Run this cell again." if came_back else "you've been there.",
+        traps={"no": "Mostly you'd be right. Run this cell again."}
+        if came_back
+        else {"yes": "So says the documentation."},
+    )
+    ended = f"ended with exit code {code}" if code is not None else f"was still waiting after {PATIENCE_S} s"
+    if came_back:
+        say(f"Under plain torchrun it came back, too. {answer}")
+    else:
+        on = f"Its file still says step {reached}: nothing was trained after the kill." if reached == 20 else ""
+        say(f"Under plain torchrun it {ended}. {on} {answer}")
+
+
+def _plain_torchrun(script: str) -> tuple[int | None, int | None]:
+    """The exit code of the job, None if it was still waiting in the end; and the step that its file names, None if
+    there's no file, as after its end."""
     env = {name: value for name, value in os.environ.items() if name not in (OWN_STORE, "COURSE_RUN_DIR")}
     words = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", script]
     job = subprocess.Popen(
@@ -163,15 +174,25 @@ def _plain_torchrun(script: str) -> int | None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+    path = Path(script).with_suffix(".pt")
     try:
-        return job.wait(PATIENCE_S)
+        code = job.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        return None
+        code = None
     finally:
-        Path(script).with_suffix(".pt").unlink(missing_ok=True)  # a job that doesn't come back leaves its file
+        reached = _next_step(path)
+        path.unlink(missing_ok=True)  # a job that doesn't come back leaves its file
         if job.poll() is None:
             job.terminate()  # torchrun then ends its ranks
             try:
                 job.wait(15)
             except subprocess.TimeoutExpired:
                 job.kill()
+    return code, reached
+
+
+def _next_step(path: Path) -> int | None:
+    """What a checkpoint of the program says is to do next; None without one."""
+    import torch
+
+    return torch.load(path)["next"] if path.exists() else None

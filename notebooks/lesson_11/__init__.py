@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import EllipsisType
+from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, more_checks
 from course_utils.clusters import cluster
@@ -76,7 +77,8 @@ def show_one_node(one: Run, eight: Run) -> None:
     """What the eight GPUs of a node are worth."""
     say(
         f"One GPU takes {_ms(one.value('step_s'))} for a step. With eight it's {_ms(eight.value('step_s'))}, for eight"
-        f" times the images: {speedup(one, eight, 8):.1f} times as fast."
+        f" times the images: {speedup(one, eight, 8):.1f} times as fast. Without the sum it computes for"
+        f" {_ms(one.value('compute_s'))}."
     )
     more_checks({"inside a node hardly anything is lost": speedup(one, eight, 8) > 7.8})
 
@@ -103,9 +105,10 @@ def show_two_nodes(one: Run, eight: Run, two: Mapping[str, Run], guess: Guess = 
             (15.5, 16.5): "That's what a fast network brings. All sixteen wait for this one.",
             (11.5, 15.5): "You thought of the cable, and it's worse. All sixteen wait for it, in every step.",
             (8.2, 9.2): "That's if the whole step hides the sum. But it can't begin before backward.",
-            8: "As if the second node weren't there. It's even a little worse.",
+            (7.75, 8.2): "As if the second node weren't there. It's even a little worse.",
             (5.0, 6.0): "That's if the sum begins after backward. A part of it is sent meanwhile.",
             (1.5, 2.5): "Twice as fast as one *node* would be 16 here.",
+            (0.5, 1.5): "If you meant times one *node*, you're near. But one GPU is asked for.",
         },
         kind=ABOVE_0,
         positive=True,
@@ -173,13 +176,15 @@ def noticed_s(run: Run) -> float | None:
     return next((record["waited_s"] for record in run.ranks[0].records if "waited_s" in record), None)
 
 
-_KILLED = {
+_KILLED: dict[str, Any] = {
     "close": "its system closed the connection for it.",
     "over": "Its system is alive, and closes the connection at once.",
     "within": (0.0, 1.0),
-    "traps": {TIMEOUT_S: "That's how long a silent one takes. A killed process has a system that says goodbye."},
+    "traps": {
+        TIMEOUT_S: "That's how long a silent one takes. A killed process has a system that closes its connections."
+    },
 }
-_FROZEN = {
+_FROZEN: dict[str, Any] = {
     "close": "the timeout, and not a moment earlier.",
     "over": "The timeout ends it.",
     "under": "Who should have told rank 0? To it, the other is just slow.",
@@ -196,14 +201,16 @@ def show_silent(killed: Run, frozen: Run, guess_killed: Guess = ..., guess_froze
             stays = " Your bet stays open." * guessed(guess)
             say(f"*{name.capitalize()}:* rank 0 was ended before it could tell: this machine is busy.{stays}")
             continue
-        answer = bet(guess, seconds, unit=" s", kind="seconds, 0 or more", **words)  # type: ignore[arg-type]
+        answer = bet(guess, seconds, unit=" s", kind='seconds, 0 or more, or "never"', **words)
+        if str(guess).strip().lower() == "never":
+            answer = f"You said never: so it would be without a timeout. {words['over']}"
         say(f"*{name.capitalize()}:* rank 0 noticed after {seconds:.1f} s. {answer}")
     nodes, each = BIG_JOB
     hours = {who: nodes * each * seconds / 3600 for who, seconds in (("NCCL", NCCL_S), ("Slurm", SLURMD_S))}
     say(
         f"With NCCL a sum may take {NCCL_S // 60} minutes by default. On {nodes} nodes with {each} GPUs that's"
         f" {hours['NCCL']:.0f} GPU hours for a frozen process. For a node without power it's about"
-        f" {hours['Slurm']:.0f} at most: Slurm steps in after {SLURMD_S // 60} minutes."
+        f" {hours['Slurm']:.0f}, or somewhat more: Slurm gives it {SLURMD_S // 60} minutes, and looks now and then."
     )
     _claim_silence(waited["killed"], waited["frozen"], disturbed(killed, frozen))
 
@@ -249,15 +256,15 @@ def show_application(scaling: Mapping[int, Run], batch: int, guess: Guess = ...,
         guess,
         dear / hours,
         close="you've paid such a bill before.",
-        over="They are faster, just not by much.",
+        over=f"They are faster: {gain:.0f} times. Just not {most // first} times.",
         under=f"Each GPU computes for {computes:.0%} of its step, and on few images. You pay for all of it.",
         unit=" times",
         traps={
             (0, 1): "More GPUs are faster, but the work doesn't shrink.",
             1: "It's the same work, but you also pay for the waiting.",
-            most / first: "Then they'd be no faster than eight. They are, but not by much.",
+            most / first: f"Then they'd be no faster than {first}. They are, {gain:.0f} times.",
         },
-        kind=ABOVE_0,
+        kind="a number above 0, such as 2",
         positive=True,
     )
     say(

@@ -1,4 +1,4 @@
-"""Two nodes of a real Slurm on this machine, or of a cluster: a step over their link, predicted from two short jobs,
+"""Two nodes of a real Slurm on this machine, or of a cluster: a step over their link, predicted from one short job,
 and a node that dies. Where there's no Slurm, what somebody recorded."""
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def show_step(nodes: Nodes, link: Run, slow: Run, guess: Guess = ...) -> Figure:
     )
     say(f"{took.median * 1e3:.0f} ms, and {step.total_s * 1e3:.0f} were predicted. {answer}")
     say(f"Overlap hides {step.hidden:.0%} of the sum: it can hide no more than backward, and the link takes longer.")
-    nodes.claim("a DDP step over a slow link is predicted within 10% from two short jobs", took.near(step.total_s, 0.1))
+    nodes.claim("a DDP step over a slow link is predicted within 10% from one short job", took.near(step.total_s, 0.1))
     nodes.claim("over the slow link a step takes at least twice its computing", alone.faster_than(took, factor=2.0))
     number = as_number(guess, " ms")
     return figures.bars(

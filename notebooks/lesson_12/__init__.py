@@ -3,19 +3,17 @@ needs a framework is None where that isn't installed: then a recording is shown,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import EllipsisType
 from typing import Any
 
 import numpy as np
 
-from course_utils import Run, Sweep, claim, figures, launch, more_checks, recorded
-from course_utils.extras import missing
+from course_utils import Run, claim, figures, launch, more_checks, recorded
 from course_utils.figures.canvas import Figure
 from course_utils.pages import Program, Words, beside_programs, bet, figure_first, say
-from course_utils.table import Table
 
-from .deeper import empty_steps, free_addresses, show_empty, show_other_two, show_two_workers  # noqa: F401
+from .deeper import WAYS, empty_steps, free_addresses, show_empty, show_other_two, show_sixteen, show_two_workers, ways  # noqa: F401
 from .files import FILES, PLAIN, SIXTEEN  # noqa: F401
 from .recordings import (
     BATCH,
@@ -28,19 +26,11 @@ from .recordings import (
     frameworks,  # noqa: F401
     here,
     here_or_recorded,
-    here_or_recorded_sweep,
     pictures,
 )
 
 REPLICAS = 8  # that section 4 asks about
 CALLED = 256  # pictures that TensorFlow's model is asked about
-GIB = 2**30
-WAYS: list[dict[str, object]] = [  # of the sixteen GPUs, as arguments of its program
-    {"by": by, "parts": parts, "precision": precision}
-    for parts, precision in ((1, "32-true"), (4, "32-true"), (1, "bf16-mixed"))
-    for by in ("DDP", "Lightning")
-]
-
 Guess = float | int | str | EllipsisType | None
 
 
@@ -301,59 +291,6 @@ def _of_the_division(plain: Run, undivided: Run, guess: Guess) -> str:
         most=STEPS,
     )
     return f"Without the division, step {at + 1} is off by {off[at]:.2g}. {answer}"
-
-
-# --- deeper: sixteen GPUs ---------------------------------------------------------------------------------------------
-
-
-def ways() -> list[dict[str, object]]:
-    """What to launch on sixteen GPUs: Lightning's half needs Lightning."""
-    return [way for way in WAYS if way["by"] == "DDP" or not missing("lightning")]
-
-
-def show_sixteen(sixteen: Sweep) -> Table:
-    """What each argument does to sums, to time and to memory, by hand and with Lightning."""
-    sweep = here_or_recorded_sweep("sixteen", sixteen, "lightning")
-    found = {tuple(point.values()): sweep.at(**point)[0] for point in sweep.points}
-    rows = []
-    for parts, precision in dict.fromkeys(way[1:] for way in found):
-        runs = [found.get((by, parts, precision)) for by in ("DDP", "Lightning")]
-        each = [None if run is None else run.ranks[0].records[-1] for run in runs]
-        name = {(1, "32-true"): "as it is", (4, "32-true"): "accumulate_grad_batches=4"}.get((parts, precision))
-        rows.append(
-            (
-                name or 'precision="bf16-mixed"',
-                _both(each, lambda r: f"{r['sums']:.0f}"),
-                _both(each, lambda r: f"{r['took_s'] * 1e3:.0f} ms"),
-                _both(each, lambda r: f"{r['peak_bytes'] / GIB:.1f} GiB"),
-            )
-        )
-    plain, parts, bits = (
-        found["DDP", *way].ranks[0].records[-1] for way in ((1, "32-true"), (4, "32-true"), (1, "bf16-mixed"))
-    )
-    say(
-        f"Emulated, four batches take {plain['took_s'] / parts['took_s']:.1f} times as long without accumulation. With"
-        f" bf16 they need {bits['peak_bytes'] / plain['peak_bytes']:.0%} of the memory, and"
-        f" {bits['took_s'] / plain['took_s']:.0%} of the time."
-    )
-    more_checks(
-        {
-            "accumulation sums once in four batches": (round(plain["sums"]), round(parts["sums"])) == (4, 1),
-            "accumulation is faster over a slow link": parts["took_s"] < plain["took_s"],
-            "16 bits need less memory": bits["peak_bytes"] < plain["peak_bytes"],
-        }
-    )
-    return Table(
-        ("", "sums in 4 batches", "4 batches", "memory of a GPU"),
-        rows,
-        "lrrr",
-        note="Emulated: 16 H100 on two nodes, 25 Gbit/s. Where there are two numbers, they're DDP's and Lightning's.",
-    )
-
-
-def _both(each: Sequence[Mapping[str, Any] | None], words: Callable[[Mapping[str, Any]], str]) -> str:
-    """The words of both programs, or of one if they're the same."""
-    return " · ".join(dict.fromkeys(words(record) for record in each if record is not None))
 
 
 # --- 6: break it ------------------------------------------------------------------------------------------------------
