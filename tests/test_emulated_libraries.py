@@ -188,3 +188,82 @@ def test_functions_that_make_tensors_of_their_own(run: Callable[..., Any]) -> No
                 raise AssertionError("mixed devices went through")
         """
     )
+
+
+def test_fsdp_over_tensor_parallel_in_two_types(run: Callable[..., Any]) -> None:
+    """As torchtitan has it. A norm computes in float32 and leaves bf16. C++ casts its gradient, on a tensor class that
+    calls the operator again: the "cpu" of that call isn't the program's word."""
+    run(
+        """
+        import os
+        import torch, torch.distributed as dist
+        from torch import nn
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.tensor import Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+        )
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm, self.up, self.down = nn.RMSNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+
+            def forward(self, x):
+                return x + self.down(torch.nn.functional.silu(self.up(self.norm(x))))
+
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+        with torch.device("cuda"):
+            model, x = nn.Sequential(Block(), Block()), torch.randn(8, 128, 64)
+        for block in model:
+            parallelize_module(block, mesh["tp"], {
+                "norm": SequenceParallel(), "up": ColwiseParallel(input_layouts=Shard(1)),
+                "down": RowwiseParallel(output_layouts=Shard(1)),
+            })
+            fully_shard(block, mesh=mesh["dp"], mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        fully_shard(model, mesh=mesh["dp"])
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            model(x).square().mean().backward()
+            assert all(p.grad is not None for p in model.parameters())
+            optimizer.step()
+            optimizer.zero_grad()
+        dist.destroy_process_group()
+        """,
+        ranks=4,
+        cluster="4xA100",
+    )
+
+
+def test_a_group_of_nccl_has_gpus_only(run: Callable[..., Any]) -> None:
+    """Rank 0's whole state reaches a model on the meta device through such a group: torch asks it for its device."""
+    run(
+        """
+        import os
+        import torch, torch.distributed as dist
+        from torch import nn
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+        from torch.distributed.distributed_c10d import _device_capability
+        from torch.distributed.fsdp import fully_shard
+
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("nccl")
+        assert _device_capability() == ["cuda"]
+        with torch.device("meta"):
+            model = nn.Linear(8, 8)
+        fully_shard(model)
+        whole = {"weight": torch.full((8, 8), 3.0), "bias": torch.ones(8)} if dist.get_rank() == 0 else {}
+        set_model_state_dict(model, whole, options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))
+        assert model.weight.device.type == "cuda" and model.weight.full_tensor().sum().item() == 192
+        objects = [None, None]
+        dist.all_gather_object(objects, dist.get_rank())
+        assert objects == [0, 1]
+        dist.destroy_process_group()
+        dist.init_process_group()
+        assert _device_capability() == ["cpu", "cuda"]
+        dist.destroy_process_group()
+        """,
+        ranks=2,
+    )

@@ -66,7 +66,10 @@ class EmulatedGroup(dist.ProcessGroup):
     @property
     def _device_types(self) -> list[torch.device]:
         """None while torch makes the group: it would attach a recorder, which asks C++ for a backend."""
-        return [torch.device("cpu"), torch.device("cuda")] if self in dist.distributed_c10d._world.pg_map else []
+        if self not in dist.distributed_c10d._world.pg_map:
+            return []
+        both = [torch.device("cpu"), torch.device("cuda")]
+        return both[1:] if dist.get_backend(self) == "nccl" else both
 
     @property
     def supports_splitting(self) -> bool:

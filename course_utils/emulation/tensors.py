@@ -60,7 +60,8 @@ class Factories(TorchFunctionMode):
             out = self.__torch_function__(func, types, args, {**kwargs, "pin_memory": False})
             return out.pin_memory() if block(out) is None else out
         device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        if device.type not in ("cuda", "cpu"):
+        # An operator that a tensor's own class calls again got its "cpu" from C++, which sees no other device.
+        if device.type not in ("cuda", "cpu") or (device.type == "cpu" and isinstance(func, torch._ops.OpOverload)):
             return func(*args, **kwargs)
         if name in ("as_tensor", "asarray") and args and isinstance(args[0], torch.Tensor):
             return args[0].to(device, kwargs.get("dtype"))
