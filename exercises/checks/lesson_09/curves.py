@@ -53,13 +53,13 @@ class _Begin(torch.autograd.Function):
     checkpoint is computed again, and then it calls `note`."""
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, note: Callable[[], None]) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, h: Tensor, note: Callable[[], None]) -> Tensor:
         ctx.save_for_backward(h)
         ctx.note = note
         return h.view_as(h)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         saved = ctx.saved_tensors
         ctx.note()
         del saved

@@ -1,9 +1,10 @@
-"""Lesson 09, exercise 5: whether each curve is given to the program that made it, and which rule would err like this."""
+"""Lesson 09, exercise 5: whether each curve is given to the program that made it, and what a wrong rule looked at."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import permutations
 
 from ..judging import Answer, Difference
 from .cases import EACH, ONE, PLAIN, PROGRAMS, SECOND, CurveModel, curve_models
@@ -57,8 +58,12 @@ def judge_curves(answer: Answer) -> list[str]:
 
 
 def decide(curves: list[Curve]) -> None:
-    """Raise for the first kind of mistake, with its shortest curve."""
-    curves = sorted(curves, key=lambda curve: curve.blocks)
+    """Raise for the first kind of mistake, with its shortest curve that isn't one of few blocks, if there is one."""
+
+    def shown_first(curve: Curve) -> tuple[bool, int, int, int]:
+        return curve.blocks <= FEW, curve.blocks, curve.model[0], PROGRAMS.index(curve.program)
+
+    curves = sorted(curves, key=shown_first)
     for curve in curves:
         if curve.said not in PROGRAMS:
             raise Difference(
@@ -89,18 +94,23 @@ def decide(curves: list[Curve]) -> None:
 
 def _same_at_any_size(curves: list[Curve]) -> None:
     """One model and program gets one answer, however large its batch is."""
-    for i, curve in enumerate(curves):
-        for other in curves[i + 1 :]:
-            if (curve.model[1:], curve.program) == (other.model[1:], other.program) and curve.said != other.said:
-                small, large = sorted((curve, other), key=lambda one: one.model[0])
-                times = large.model[0] // small.model[0]
-                raise Difference(
-                    "scale",
-                    f'The same model and program, and a batch {times} times as large: the answer is "{small.said}", and'
-                    f' then "{large.said}".',
-                    f'"{curve.program}" for both: all numbers are {times} times as large, and the shape is the same',
-                    [*_told(small), *_told(large)],
-                )
+    pairs = [
+        (large.model[0] // small.model[0], small, large)
+        for small, large in permutations(curves, 2)
+        if (small.model[1:], small.program) == (large.model[1:], large.program)
+        and small.model[0] < large.model[0]
+        and small.said != large.said
+    ]
+    if not pairs:
+        return
+    times, small, large = max(pairs, key=lambda pair: pair[0])
+    raise Difference(
+        "scale",
+        f'The same model and program, and a batch {times} times as large: the answer is "{small.said}", and then'
+        f' "{large.said}".',
+        f'"{small.program}" for both: all numbers are {times} times as large, and the shape is the same',
+        [*_told(small), *_told(large)],
+    )
 
 
 def _told(curve: Curve) -> list[str]:

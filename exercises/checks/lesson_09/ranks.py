@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import rank_side
 
-# --- 09.3 to 09.5: no ranks needed --------------------------------------------------------------------------------------
+# --- 09.3 to 09.5: no ranks needed ------------------------------------------------------------------------------------
 
 
 def choose(answer: ModuleType, given: list[Any]) -> None:
