@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import torch
 from conftest import ROOT, checks
 from torch.nn.functional import cross_entropy
+from wrong_answers import right_answer
 
 from course_utils.check import check_exercise
 
@@ -24,6 +27,7 @@ accuracy, trainers, checkpoint = (
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
 orders = checks("lesson_06.orders")
+curves, curves_judge, lesson_09 = (checks(f"lesson_09.{name}") for name in ("curves", "curves_judge", "cases"))
 bounded, overwritten, local_sgd, lesson_07 = (
     checks(f"lesson_07.{name}") for name in ("bounded", "overwritten", "local_sgd", "cases")
 )
@@ -356,3 +360,74 @@ def test_neither_judge_nor_twin_is_in_the_process_of_an_answer(
     source = min((RIGHT / lesson).glob(f"{number}_*.py")).read_text()
     look = "import sys\n\nassert not [name for name in sys.modules if 'judg' in name or 'twins' in name]\n"
     check_exercise(name, f"{source}\n\n{look}")
+
+
+# --- 09.5 -------------------------------------------------------------------------------------------------------------
+
+INSIDES = [2.0, 5.0, 3.0, 4.0, 1.5]  # of the model in the picture, in outputs of a block
+
+
+def curve_by_hand(insides: list[float], program: str, output: float) -> list[float]:
+    """What the four programs hold, worked out: a kept block holds its inside and its output, all hold their inputs."""
+    n, whole = len(insides), [inside + output for inside in insides]
+    if program == lesson_09.ONE:
+        return [output] * n + [sum(whole[:k]) for i in reversed(range(n)) for k in (i + 1, i)]
+    again = {i for computed, blocks in curves.parts(program, n) if computed for i in blocks}
+
+    def left(k: int) -> float:
+        inputs = sum(i - 1 in again for i in range(1, k))  # the output of a kept block is there anyway
+        return sum(whole[i] for i in range(k) if i not in again) + output * inputs
+
+    came = [output * (i - 1 in again) for i in range(n + 1)]  # from the block before
+    backward = [[left(i) + came[i] + whole[i], left(i)] for i in reversed(range(n))]
+    return [left(k) + came[k] for k in range(1, n + 1)] + [value for pair in backward for value in pair]
+
+
+def said_in_09_5() -> str:
+    notebook = json.loads((ROOT / "solutions/09_checkpointing_solutions.ipynb").read_text())
+    texts = ["".join(cell["source"]) for cell in notebook["cells"]]
+    (text,) = (text for text in texts if text.startswith("## 09.5"))
+    return text
+
+
+def test_real_steps_hold_what_one_can_work_out_by_hand() -> None:
+    for model in [(64, 8, [[16], [40], [24], [32], [12]]), *lesson_09.curve_models(random.Random(1))[3:5]]:
+        rows, width, inside = model
+        kib = [4 * rows * sum(sizes) / 1024 for sizes in inside]
+        for program in lesson_09.PROGRAMS:
+            assert curves.curve(model, program) == curve_by_hand(kib, program, 4 * rows * width / 1024), program
+
+
+def test_four_curves_of_any_model_are_told_apart() -> None:
+    """Of all models that have an inside: the first two blocks show which program it was, so no curve can be another
+    program's of another model."""
+    space: dict[str, Any] = {}
+    exec(right_answer("09.5", "solution"), space)
+    draw = random.Random(2)
+    models = [model for _ in range(60) for model in lesson_09.curve_models(draw)]
+    assert {len(inside) for _, _, inside in models} == set(range(2, 13))
+    assert min(sum(sizes) / width for _, width, inside in models for sizes in inside) < 0.3
+    for _, width, inside in models:
+        made = {name: curve_by_hand([sum(s) for s in inside], name, width) for name in lesson_09.PROGRAMS}
+        assert {name: space["program"](curve) for name, curve in made.items()} == {name: name for name in made}
+
+
+def test_the_picture_shows_what_the_four_programs_hold() -> None:
+    text = said_in_09_5()
+    drawn = [[tuple(map(float, p.split(","))) for p in line.split()] for line in re.findall(r"points='([^']+)'", text)]
+    names = re.findall(r"[A-D] is <i>([^<]+)</i>", text)
+    assert sorted(names) == sorted(lesson_09.PROGRAMS) and len(drawn) == len(names)
+    for name, points in zip(names, drawn, strict=True):
+        bottom = points[-1][1]
+        assert [(bottom - y) / 5 for _, y in points] == pytest.approx(curve_by_hand(INSIDES, name, 1.0)), name
+
+
+def test_every_pair_of_programs_that_can_be_mistaken_has_a_symptom() -> None:
+    pairs = set(itertools.permutations(lesson_09.PROGRAMS, 2))
+    assert curves_judge.SYMPTOMS.keys() == pairs
+    model = (1, 8, [[8]] * 4)
+    right = [curves_judge.Curve(model, p, curve_by_hand([8.0] * 4, p, 8.0), p) for p in lesson_09.PROGRAMS]
+    assert symptom(curves_judge.decide, right) == ""
+    for made, said in pairs:
+        wrong = [dataclasses.replace(curve, said=said) if curve.program == made else curve for curve in right]
+        assert symptom(curves_judge.decide, wrong) == curves_judge.SYMPTOMS[made, said]

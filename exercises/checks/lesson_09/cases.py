@@ -89,3 +89,41 @@ def random_kills(rng: Random) -> tuple[int, list[int]]:
     another run is killed: in the first epoch, in the second, in the third."""
     moments = [k * EPOCH_STEPS + rng.randint(1, EPOCH_STEPS - 1) for k in (2, 0, 1, 1)]
     return moments[0], moments[1:]
+
+
+# 09.5: a model is (rows of its batch, width of what blocks pass on, widths of the layers inside each block)
+CurveModel = tuple[int, int, list[list[int]]]
+PROGRAMS = PLAIN, EACH, SECOND, ONE = "plain", "each block", "every second block", "one around all"
+ROWS = (1, 16, 256)  # of one model, so that one program makes the same shape in three sizes
+
+
+def curve_models(draw: Random) -> list[CurveModel]:
+    """Models for which some simple rule fails, of random sizes, and models as chance has them.
+
+    What's inside a block of width 8 is at least 4 wide, and at most a hundred times as wide as the block.
+    """
+
+    def some(blocks: int, most: int = 20) -> list[list[int]]:
+        return [[4 * draw.randint(1, most) for _ in range(draw.randint(1, 3))] for _ in range(blocks)]
+
+    def large() -> list[int]:
+        return [8 * draw.randint(80, 100)]
+
+    n = draw.randint
+    insides = [
+        some(1) * n(4, 8),  # equal blocks: forward is a straight line, also where everything is kept
+        [large() if i % 2 else [4 * n(1, 8)] for i in range(n(5, 9))],  # small and large ones in turn,
+        [[4 * n(1, 8)] if i % 2 else large() for i in range(n(5, 9))],  # and the other way round
+        some(2),
+        some(3),
+        [*some(2 * n(2, 3)), large()],  # an odd number, and the last one is the highest
+        [large(), *some(n(3, 8), most=3)],  # the first one is nearly all there is
+        sorted(some(n(4, 10)), key=sum),
+        sorted(some(n(4, 10)), key=sum, reverse=True),
+        some(12),
+        *(some(n(4, 12)) for _ in range(3)),
+    ]
+    models: list[CurveModel] = [(draw.choice([2, 4, 8, 16, 32]), 8 * n(1, 4), inside) for inside in insides]
+    inside = [[4, 8], [32], [16], [8, 16], [24], [8]]
+    draw.shuffle(inside)
+    return [*models, *((rows, 8, inside) for rows in ROWS)]

@@ -8,6 +8,7 @@ from itertools import combinations
 
 from ..judging import Answer, Difference, Exercise, apart_all, some
 from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, random_blocks, random_jobs
+from .curves_judge import judge_curves
 from .killed_judge import judge_killed
 from .resumed import judge_resume
 
@@ -154,5 +155,6 @@ EXERCISES = {
         Exercise("09.2", "resume in the middle of an epoch", judge_resume),
         Exercise("09.3", "which blocks to recompute?", judge_choose, how=""),
         Exercise("09.4", "how often to save?", judge_often, how=""),
+        Exercise("09.5", "whose curve is this?", judge_curves, how="on curves of real steps"),
     ]
 }

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import rank_side
 
-# --- 09.3, 09.4: no ranks needed --------------------------------------------------------------------------------------
+# --- 09.3 to 09.5: no ranks needed ------------------------------------------------------------------------------------
 
 
 def choose(answer: ModuleType, given: list[Any]) -> None:
@@ -40,3 +40,17 @@ def often(answer: ModuleType, given: dict[str, Any]) -> None:
         rank_side.whole(every(*case, doing="asking how often to save"), "`save_every`") for case in given["every"]
     ]
     rank_side.tell(repeated=repeated, numbers=numbers_)
+
+
+def program(answer: ModuleType, given: list[list[float]]) -> None:
+    """Asks for the program that made each curve."""
+    function = rank_side.function(answer, "program", "curve")
+    found: list[str] = []
+    for curve in given:
+        value = function(curve, doing=f"looking at a curve of {len(curve)} numbers")
+        if not isinstance(value, str):
+            rank_side.problem(
+                f"`program` returned {rank_side.shown(value)}; it must return one of the four names, a str.", "type"
+            )
+        found.append(str(value))
+    rank_side.tell(programs=found)
