@@ -26,6 +26,10 @@ ConvertCase = tuple[int, int, int]
 SCALES = (0.2, 3.0, 0.6, 2.0, 0.1)  # of the samples in each step: some gradients are clipped, and some aren't
 CONVERT_LR, MAX_NORM = 0.01, 1.5  # as the program has them that's handed out
 
+# 10.5: (blocks, reshard); that of the text comes first
+FilmCase = tuple[int, bool]
+FILMS: list[FilmCase] = [(3, True), (3, False), (2, True), (2, False), (1, True), (1, False), (12, True), (12, False)]
+
 
 def optimizer_cases(rng: Random) -> list[dict[str, Any]]:
     """The parameters above for each number of ranks; then two optimizers that take turns. One of them has so few
@@ -61,3 +65,8 @@ def random_reshards(rng: Random, n: int = 8) -> list[tuple[int, int, int]]:
 def convert_cases(rng: Random) -> list[ConvertCase]:
     """On 2 ranks, which divide the rows, and on 3, which don't: there one rank has nothing of the last bias."""
     return [(2, rng.randint(3, 4), rng.choice([10, 12, 14])), (3, rng.randint(3, 4), rng.choice([10, 11, 13, 14]))]
+
+
+def film_cases(rng: Random) -> list[FilmCase]:
+    """The fixed ones, and some more with each value of `reshard`."""
+    return FILMS + [(rng.randint(4, 30), reshard) for _ in range(3) for reshard in (True, False)]

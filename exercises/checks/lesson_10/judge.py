@@ -9,6 +9,7 @@ from typing import Any
 from ..judging import Answer, Difference, Exercise, by_rank, gap, some
 from .cases import OPTIMIZER_RANKS, SHAPES, SPLIT_RANKS, STEPS, optimizer_cases, split_cases
 from .convert_judge import judge_convert
+from .film_judge import judge_film
 from .reshard_judge import judge_reshard
 
 ROUNDING = 1e-9
@@ -272,5 +273,6 @@ EXERCISES = {
         Exercise("10.2", "reshard", judge_reshard, how=""),
         Exercise("10.3", "split an MLP", judge_split),
         Exercise("10.4", "from DDP to FSDP", judge_convert, handed_out=SCRIPT),
+        Exercise("10.5", "put the frames in order", judge_film, how=""),
     ]
 }

@@ -144,6 +144,30 @@ def reshard(answer: ModuleType, given: list[tuple[int, int, int]]) -> None:
     rank_side.tell(plans=plans)
 
 
+# --- 10.5: no ranks needed --------------------------------------------------------------------------------------------
+
+
+def film(answer: ModuleType, given: list[tuple[int, bool]]) -> None:
+    """The films that an answer makes, as they are."""
+    function = rank_side.function(answer, "film", "blocks", "reshard")
+    films = []
+    for blocks, reshard in given:
+        doing = f"making the film of {blocks} block{'s' * (blocks > 1)} with reshard={reshard}"
+        frames = function(blocks, reshard, doing=doing)
+        if not isinstance(frames, (list, tuple)):
+            rank_side.problem(
+                f"`film` returned {rank_side.shown(frames)}; it must return a list of frames, a str each.", "type"
+            )
+        for frame in frames:
+            if not isinstance(frame, str):
+                rank_side.problem(
+                    f"`film` returned a list with {rank_side.shown(frame)} in it; a frame is a str such as 'gather 0'.",
+                    "type",
+                )
+        films.append(list(frames))
+    rank_side.tell(films=films)
+
+
 # --- 10.3 -------------------------------------------------------------------------------------------------------------
 
 
