@@ -11,6 +11,7 @@ SCATTER_CASES: list[tuple[Any, int]] = [
     (3, 4),
     (1, 4),
     (7, 1),
+    (11, 6),
     ("object", 3),
     ((10, 10), 4),
     ((10, "object"), 4),

@@ -142,7 +142,7 @@ def _seen(n: int, ranks: int, which: list[int], seen: list[list[int]]) -> None:
     true = [seen_by(rank, ranks, n) for rank in which]
     if seen == true:
         return
-    case = f"{n} image{'s' * (n > 1)} on {ranks} rank{'s' * (ranks > 1)}"
+    case = f"{counted(n, 'image')} on {counted(ranks, 'rank')}"
     wrong = [i for i in range(len(which)) if seen[i] != true[i]][:4]  # a few are enough to see it
     shown = sorted({0, 1, 2, 3, *wrong} & set(range(len(which))))[: 4 + len(wrong)]
     got = [(f"rank {which[i]}", some(seen[i], 8)) for i in shown]
