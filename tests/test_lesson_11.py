@@ -305,7 +305,9 @@ def test_what_the_page_says_before_the_bet_is_what_the_emulated_gpus_say(tmp_pat
         f" backward, {2 * forward_ms:.0f} ms.",
         f"sums, {mb}: four bytes",
         f"at best {rate / 1e9:.1f} GB in a second, so that takes {nbytes / rate * 1e3:.0f} ms",
-        f"a step is {forward_ms:.0f} ms of forward",
+        f"a step is {forward_ms:.0f} ms of forward, and then {nbytes / rate * 1e3:.0f} ms. That's"
+        f" {round(forward_ms) + round(nbytes / rate * 1e3)} ms instead of {3 * forward_ms:.0f}",
+        f"= {16 * round(3 * forward_ms) / (round(forward_ms) + round(nbytes / rate * 1e3)):.1f}:",
     ):
         assert words in envelope
     assert 6.5 < lesson_11.speedup(one, slow, 16) < 7.4
