@@ -195,11 +195,11 @@ def test_two_machines(modelled: Any, capsys: pytest.CaptureFixture[str]) -> None
     ("guess", "said"),
     [
         (..., "It stays, at 0.5000."),
-        ("stays", "You said stays: the optimizer has nothing to do."),
-        ("It stays.", "You said stays"),
-        ("falls", "You said falls. Forward and backward do compute."),
+        ("stay", "You said stay: the optimizer has nothing to do."),
+        ("It stays.", "You said stay: the optimizer"),
+        ("falls", "You said fall. Forward and backward do compute."),
         ("error", "You said error. It would be kinder."),
-        (3, "Your bet should be one of these: error, falls, stays."),
+        (3, "Your bet should be one of these: error, fall, stay."),
     ],
 )
 def test_an_optimizer_that_came_too_early(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:

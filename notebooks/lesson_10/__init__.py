@@ -92,8 +92,8 @@ def show_sharded(run: Run, guess: Guess = ...) -> Figure:
     )
     say(f"{peak / GIB:.1f} GiB: {share / GIB:.0f} of its own, and {(peak - share) / GIB:.1f} on top. {answer}")
     say(
-        "On top are activations, gradients on their way to their owners, and the weights of two layers: of the one that"
-        f" computes, and of the next. A step takes {_step_s(run):.1f} s."
+        "On top are the weights of two layers, the one that computes and the next, gradients on their way to their owners,"
+        f" and activations. A step takes {_step_s(run):.1f} s."
     )
     claim("eight emulated GPUs have room for a model that none can hold", peak < run.emulated.memory_bytes < 8 * share)
     more_checks({"what's borrowed is less than a fifth of the weights": peak - share < 4 * _params() / 5})
@@ -142,7 +142,7 @@ def show_counts(run: Run, guess: Guess = ...) -> Figure:
         within=0.1,
         traps={
             3: "There are three collectives. But DDP's one sum counts as two of them.",
-            2: "There's one gather for forward and one for backward. But DDP's sum also has two halves.",
+            2: "Gradients once, weights once? But DDP's sum has two halves already, and FSDP gathers the weights twice.",
             1: "That's what it is if the gathered weights stay until backward.",
         },
         kind="a number of times, such as 2",
@@ -151,7 +151,7 @@ def show_counts(run: Run, guess: Guess = ...) -> Figure:
     say(f"{times:.2f} times. {answer}")
     say(
         f"A rank held {_total(run, 'FSDP') / _total(run, 'DDP'):.0%} of what it did under DDP: {n} ranks share it."
-        f" After three steps the weights differ by {gap:.0e} of the way that training has moved them."
+        f" Training has moved the weights by some way; FSDP's and DDP's differ by {gap:.0e} of it."
     )
     claim("FSDP trains the weights of DDP", gap < 0.01, headline=True)
     paper = {way: predict.zero_memory(params, n, stage, **IN_32_BITS) for way, stage in STAGES.items()}
@@ -201,13 +201,14 @@ def show_ways(ddp: Run, fsdp: Mapping[str, Run], guess: Guess = ...) -> Figure:
         guess,
         times,
         close="you thought of the update.",
-        over="Sending hides behind computing, and there's something else that each GPU does less of.",
+        over="Sending hides behind computing, and each GPU updates an eighth of the weights.",
         under="Computing takes as long as before.",
         unit=" times",
         within=0.12,
         traps={
             1.5: "That would be so if a step were all sending. Most of it hides behind computing.",
             1: "So it would be if only the sending counted, and all of it hid. But there's the update.",
+            (times * 1.12, 0.97): "It's faster, right, and by more than that: the update is divided by eight.",
         },
         kind="a number of times, such as 1",
     )
@@ -220,7 +221,7 @@ def show_ways(ddp: Run, fsdp: Mapping[str, Run], guess: Guess = ...) -> Figure:
         f" {ms['DDP'] - update['DDP']:.0f} ms under DDP and {ms[first] - update[first]:.0f} under FSDP."
     )
     say(f"With gathers in bfloat16 that rest is {ms[last] - update[last]:.0f} ms, and a step {ms[last]:.0f}.")
-    claim("on eight A100 this step is faster with shards, though more is sent", wide < 0.9 * seconds["DDP"])
+    claim("on eight emulated A100 this step is faster with shards, though more is sent", wide < 0.9 * seconds["DDP"])
     more_checks(
         {
             "a shard's update takes an eighth": abs(8 * update[first] / update["DDP"] - 1) < 0.1,
@@ -283,15 +284,15 @@ def show_early(run: Run, guess: Guess = ...) -> None:
     losses = run.ranks[0].values("loss")
     same = len(set(losses)) == 1
     answer = bet(
-        guess,
-        "stays" if same else "falls" if losses[-1] < losses[0] else "rises",
+        re.sub(r"\b(fall|stay)s\b", r"\1", guess.lower()) if isinstance(guess, str) else guess,
+        "stay" if same else "fall" if losses[-1] < losses[0] else "rise",
         close="the optimizer has nothing to do.",
         traps={
-            "error": "It would be kinder. No call gets anything that's wrong for it.",
-            "falls": "Forward and backward do compute. But who moves the weights?",
-            "stays": "Not here.",
+            "error": "It would be kinder. Every call is valid by itself, so nobody complains.",
+            "fall": "Forward and backward do compute. But who moves the weights?",
+            "stay": "Not here.",
         },
-        kind="one of these: error, falls, stays",
+        kind="one of these: error, fall, stay",
     )
     say(f"It stays, at {losses[-1]:.4f}. {answer}" if same else f"The losses are {losses}. {answer}")
     claim("an optimizer made before fully_shard trains nothing, and nobody says so", same)
