@@ -131,10 +131,14 @@ def schedules(**settings: Any) -> Explorer:
         first = "" if guess is None else "Yes. " if guess == _CHOICES[1] else "Not this time. "
         many = simulated({**start, "slow": 1.5, "micro_batches": 16}).total_s
         many = many / simulated({**start, "micro_batches": 16}).total_s - 1
-        return f"{first}{longer:.0%} longer, since all wait for the slow one; with 16 micro-batches {many:.0%}."
+        why = {
+            _CHOICES[0]: "That's the work, but it's all in one place. ",
+            _CHOICES[2]: "Nearly: that's the limit for many micro-batches. ",
+        }.get(guess or "", "")
+        return f"{first}{why}{longer:.0%} longer, since all wait for the slow one; with 16 micro-batches {many:.0%}."
 
     text = (
-        "Four stages, 8 micro-batches, 1F1B. One stage gets half as much work again, so in all there's an eighth more"
+        "Four stages, 8 micro-batches, 1F1B. Stage 1 gets half as much work again, so in all there's an eighth more"
         " to do. How much longer does a step take?"
     )
     question = None if settings else Question(text, _CHOICES, judge)

@@ -219,8 +219,8 @@ def _missing(cut: Run, many: Run, m: int) -> str:
     longer = after["backward"] / before["backward"] - 1
     return (
         f"What's missing? In pieces, backward takes {longer:.0%} longer: each adds its gradients to the sum so far, so"
-        f" all of them are read and written {m} times. The optimizer takes {after['step'] * 1e3:.0f} ms, and no"
-        f" pipeline hides that. Messages are {after['sent'] * 1e3:.0f} ms."
+        f" all of them are read and written {m} times. The optimizer takes {after['step'] * 1e3:.0f} ms, and stage 0,"
+        f" which ends last, can't hide its own. Messages are {after['sent'] * 1e3:.0f} ms."
     )
 
 

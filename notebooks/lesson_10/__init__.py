@@ -92,8 +92,8 @@ def show_sharded(run: Run, guess: Guess = ...) -> Figure:
     )
     say(f"{peak / GIB:.1f} GiB: {share / GIB:.0f} of its own, and {(peak - share) / GIB:.1f} on top. {answer}")
     say(
-        "On top are the weights of two layers, the one that computes and the next, gradients on their way to their owners,"
-        f" and activations. A step takes {_step_s(run):.1f} s."
+        "On top are the weights of two layers, the one that computes and the next, gradients on their way to their"
+        f" owners, and activations. A step takes {_step_s(run):.1f} s."
     )
     claim("eight emulated GPUs have room for a model that none can hold", peak < run.emulated.memory_bytes < 8 * share)
     more_checks({"what's borrowed is less than a fifth of the weights": peak - share < 4 * _params() / 5})
@@ -142,7 +142,7 @@ def show_counts(run: Run, guess: Guess = ...) -> Figure:
         within=0.1,
         traps={
             3: "There are three collectives. But DDP's one sum counts as two of them.",
-            2: "Gradients once, weights once? But DDP's sum has two halves already, and FSDP gathers the weights twice.",
+            2: "Gradients once, weights once? DDP's sum has two halves already, and FSDP gathers the weights twice.",
             1: "That's what it is if the gathered weights stay until backward.",
         },
         kind="a number of times, such as 2",
