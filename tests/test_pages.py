@@ -79,6 +79,10 @@ def test_a_bet_that_has_to_be_exact_may_be_wrong_in_one_way_only() -> None:
         ("an error!", "You said error. There's none."),
         ("an error, and no loss", "Your bet should be one of these: error, loss, nothing."),
         ("boom", "Your bet should be one of these: error, loss, nothing."),
+        ("not an error", "Your bet should be one of these: error, loss, nothing."),
+        ("I don't know, error?", "Your bet should be one of these: error, loss, nothing."),
+        ("not sure", "Your bet should be one of these: error, loss, nothing."),
+        ("errors", "Your bet should be one of these: error, loss, nothing."),
         (["error"], "Your bet should be one of these: error, loss, nothing."),
         (..., "Would you have noticed?"),
     ],
@@ -92,6 +96,25 @@ def test_a_bet_on_a_word(guess: Any, said: str) -> None:
 def test_a_word_that_is_none(guess: Any) -> None:
     said = bet(guess, "sizes", "good eye.", traps={"counter": "it isn't."}, kind='"sizes" or "counter"')
     assert said == 'Your bet should be "sizes" or "counter".'
+
+
+@pytest.mark.parametrize(("guess", "said"), [(8, "It's less"), (8.1, "Your bet should be 0 to 8."), (9e99, "Your bet")])
+def test_a_bet_beyond_what_is_possible_is_none(guess: float, said: str) -> None:
+    assert said in bet(guess, 3, **WORDS, kind="0 to 8", most=8)
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (0.7, "You said 0.7%, so less than one of a hundred. Did you mean 70%?"),
+        ("70%", "You said 70%: good eye."),
+        ("0.7 %", "You said 0.7%, so less"),
+        (0, "You said 0%. It's more"),
+        (1, "You said 1%. It's more"),
+    ],
+)
+def test_a_share_where_percent_are_asked_for(guess: Any, said: str) -> None:
+    assert bet(guess, 72, "good eye.", "It's less.", "It's more.", unit="%").startswith(said)
 
 
 def test_a_truth_of_zero_is_met_exactly() -> None:
