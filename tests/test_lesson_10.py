@@ -141,7 +141,7 @@ def counts(n: int = 2, times: float = 1.5, gap: float = 1e-6, params: int = 800)
         (..., "1.50 times.\nA rank held"),
         (1.5, "You said 1.5 times: you counted the gathers."),
         (3, "You said 3 times. There are three collectives."),
-        (2, "You said 2 times. There's one gather for forward"),
+        (2, "You said 2 times. Gradients once, weights once?"),
         (1, "You said 1 times. That's what it is if"),
         (10, "You said 10 times. DDP's sum already"),
         (0.5, "You said 0.5 times. The gradients still"),
