@@ -43,6 +43,7 @@ class Device:
     copy_Bps: float = 12e9  # from pinned memory
     per_node: int = 8  # how many of them one machine has
     sm_count: int = 0  # streaming multiprocessors; 0 where nobody says
+    l2_bytes: int = 0  # of the cache that they share; 0 where nobody says
 
     def slowed(self, times: float) -> Device:
         """The same device, `times` as slow: a straggler."""
@@ -330,7 +331,7 @@ def _checked_device(name: str, raw: dict[str, Any], tables: _Tables) -> Device:
     capability = raw["capability"]
     if not (isinstance(capability, (list, tuple)) and len(capability) == 2 and all(type(c) is int for c in capability)):
         raise wrong("capability", f"must be two whole numbers such as [8, 0], got {capability!r}")
-    for key in ("per_node", "sm_count"):
+    for key in ("per_node", "sm_count", "l2_bytes"):
         if type(raw.get(key, 1)) is not int or raw.get(key, 1) < 1:
             raise wrong(key, f"must be a whole number above 0, got {raw[key]!r}")
     return Device(**{**raw, "capability": tuple(capability), "memory_bytes": int(raw["memory_bytes"])})

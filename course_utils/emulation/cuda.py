@@ -77,14 +77,16 @@ class _Properties(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        hint = "; sm_count in its table would say it" if name == "multi_processor_count" else ""
+        key = {"multi_processor_count": "sm_count", "L2_cache_size": "l2_bytes"}.get(name)
+        hint = f"; {key} in its table would say it" if key else ""
         raise AttributeError(f"nobody has told the emulation the {name} of {self.name}{hint}")
 
 
 def _devices(gpus: Gpus) -> dict[str, Any]:
     def properties(device: Any = None) -> Any:
         gpu, index = gpus.device, gpus.index(device)
-        known = {"multi_processor_count": gpu.sm_count} if gpu.sm_count else {}
+        known = {"multi_processor_count": gpu.sm_count, "L2_cache_size": gpu.l2_bytes}
+        known = {name: value for name, value in known.items() if value}
         return _Properties(
             name=gpu.name, major=gpu.capability[0], minor=gpu.capability[1], total_memory=gpu.memory_bytes, **known,
             uuid=f"emulated-{index}", pci_bus_id=index, **_ALIKE,
