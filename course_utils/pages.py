@@ -118,6 +118,7 @@ def bet(
     kind: str = "",
     positive: bool = False,
     most: float = math.inf,
+    also: Mapping[str, float | str] | None = None,
 ) -> str:
     """What a page says to a reader's bet, a sentence or two: `none` if there's no bet, `close` if it's right, otherwise
     `over` or `under`, or `over` for both. A sentence that begins with a small letter goes on after a colon, `You said
@@ -128,18 +129,24 @@ def bet(
     certain bets, or to those in a range; only the truth itself comes before them. Where the truth is a word, they are
     the other words that one can say. A range begins with its first number and ends before its second. `kind` says what
     to bet if it was something else, such as a number below zero or above `most`, or 0 if it has to be `positive`.
+    `also` are other words for an answer, and what they stand for. Where the truth is a number, a trap can be a word.
     """
     if not guessed(guess):
         return none
+    text = guess.strip().lower() if isinstance(guess, str) else ""
     if isinstance(truth, str):
         answers = {str(word).lower(): (str(word), answer) for word, answer in {**(traps or {}), truth: close}.items()}
-        text = guess.strip().lower() if isinstance(guess, str) else ""
-        words = [word for word in answers if word == text] or _words_in(text, answers)
+        known_as = {word: word for word in answers} | {
+            word: str(stands).lower() for word, stands in (also or {}).items()
+        }
+        words = {known_as[word] for word in ([text] if text in known_as else _words_in(text, known_as))}
         if len(words) != 1:
             known = ", ".join(sorted(word for word, _ in answers.values()))
             return f"Your bet should be {kind or f'one of these: {known}'}."
-        return _you_said(*answers[words[0]])
-    number = as_number(guess, unit)
+        return _you_said(*answers[words.pop()])
+    if text and text in (traps or {}):
+        return _you_said(text, (traps or {})[text])
+    number = as_number((also or {}).get(text, guess), unit)
     if number is None or (positive and number == 0) or number > most:
         return f"Your bet should be {kind or 'a number'}."
     if unit == "%" and 0 < number < 1 <= truth:

@@ -147,8 +147,8 @@ def test_the_rule_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
         (0, 60, "You said 60 s. The timeout ends it."),
         (-1, 3, "Your bet should be seconds, 0 or more"),
         (0, "soon", "Your bet should be seconds, 0 or more"),
-        (0, "never", "You said never: so it would be without a timeout. The timeout ends it."),
-        ("never", 3, "You said never: so it would be without a timeout. Its system is alive"),
+        (0, "never", "You said never: so it would be without a timeout."),
+        ("Never ", 3, "You said never: its system is alive"),
     ],
 )
 def test_a_silent_rank(killed: Any, frozen: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:

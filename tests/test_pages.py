@@ -117,6 +117,16 @@ def test_a_share_where_percent_are_asked_for(guess: Any, said: str) -> None:
     assert bet(guess, 72, "good eye.", "It's less.", "It's more.", unit="%").startswith(said)
 
 
+def test_other_words_for_an_answer() -> None:
+    also, others = {"stays": "stay", "none": 0, "the stay": "stay"}, {"fall": "it doesn't."}
+    for guess in ("stay", "It stays.", "the stay", " STAYS "):
+        assert bet(guess, "stay", "good eye.", traps=others, also=also) == "You said stay: good eye."
+    assert bet("stays or fall", "stay", "good eye.", traps=others, also=also).startswith("Your bet should be")
+    assert bet("none", 0, "good eye.", also=also) == "You said 0: good eye."
+    assert bet("Never ", 3, **WORDS, traps={"never": "it's sooner.", 8: "no."}) == "You said never: it's sooner."
+    assert bet("nev", 3, **WORDS, traps={"never": "it's sooner."}).startswith("Your bet should be")
+
+
 def test_a_truth_of_zero_is_met_exactly() -> None:
     assert bet(0, 0, **WORDS) == "You said 0: good eye." and bet(1e-9, 0, **WORDS).startswith("You said 1e-09. It's")
     assert bet(3, 3, close="") == "You said 3."

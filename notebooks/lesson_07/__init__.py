@@ -35,8 +35,6 @@ OTHERWISE = {  # what's not in `p.grad`
     "zeros": "but nobody ever wrote there, not even zeros. The gradient is in the context.",
 }
 
-ALSO = {"none": "nothing", "gradient": "the gradient"}  # other words for it
-
 Guess = float | int | str | EllipsisType | None
 
 
@@ -95,11 +93,12 @@ def show_halves(run: Run, guess: Guess = ...) -> None:
     truth = "nothing" if kept == {"None"} else "the gradient"
     words = ("the gradient", "zeros", "nothing")
     answer = bet(
-        ALSO.get(guess.strip().lower(), guess) if isinstance(guess, str) else guess,
+        guess,
         truth,
         close="right, and hardly anybody guesses it.",
         traps={word: OTHERWISE.get(word, "") for word in words if word != truth},
         kind='"the gradient", "zeros" or "nothing"',
+        also={"none": "nothing", "gradient": "the gradient"},
     )
     say(f"`p.grad` holds {truth}: it's {' or '.join(sorted(kept))} on both workers. {answer}")
     gap, losses = _gap(run), run.values("loss")

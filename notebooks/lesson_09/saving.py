@@ -94,13 +94,14 @@ def show_left_out(guess: Guess = ...) -> Table:
     parts = [part for part in found if part]
     raised = [part for part in parts if found[part]["error"]]
     answer = bet(
-        0 if isinstance(guess, str) and guess.strip().lower() in ("none", "no") else guess,
+        guess,
         len(raised),
         close="you don't trust errors to come.",
         over="Each of them is a valid start. It's just the start of another run.",
         within=0,
         kind=f"a number from 0 to {len(parts)}",
         most=len(parts),
+        also={"none": 0, "no": 0},
     )
     say(f"{len(raised) or 'None'} of the {len(parts)}. {answer}")
     exact = not any(r["different"] for rank in run.ranks for r in rank.records if r.get("left_out") == "")
@@ -159,8 +160,8 @@ def show_restarts(back: Run, guess: Guess = ...) -> None:
     if came_back:
         say(f"Under plain torchrun it came back, too. {answer}")
     else:
-        on = f"Its file still says step {reached}: nothing was trained after the kill." if reached == 20 else ""
-        say(f"Under plain torchrun it {ended}. {on} {answer}")
+        on = f" Its file still says step {reached}: nothing was trained after the kill." if reached == 20 else ""
+        say(f"Under plain torchrun it {ended}.{on} {answer}")
 
 
 def _plain_torchrun(script: str) -> tuple[int | None, int | None]:

@@ -284,7 +284,7 @@ def show_early(run: Run, guess: Guess = ...) -> None:
     losses = run.ranks[0].values("loss")
     same = len(set(losses)) == 1
     answer = bet(
-        re.sub(r"\b(fall|stay)s\b", r"\1", guess.lower()) if isinstance(guess, str) else guess,
+        guess,
         "stay" if same else "fall" if losses[-1] < losses[0] else "rise",
         close="the optimizer has nothing to do.",
         traps={
@@ -293,6 +293,7 @@ def show_early(run: Run, guess: Guess = ...) -> None:
             "stay": "Not here.",
         },
         kind="one of these: error, fall, stay",
+        also={"falls": "fall", "stays": "stay"},
     )
     say(f"It stays, at {losses[-1]:.4f}. {answer}" if same else f"The losses are {losses}. {answer}")
     claim("an optimizer made before fully_shard trains nothing, and nobody says so", same)

@@ -121,9 +121,13 @@ def show_two_nodes(one: Run, eight: Run, two: Mapping[str, Run], guess: Guess = 
     more_checks(
         {"the faster the link, the better": list(gains.values()) == sorted(gains.values()), "all there": most > 15}
     )
+    runs = [eight, *two.values()]
     bars = {"8, in one node": node, **{f"16, {link}": gain for link, gain in gains.items()}}
     return figures.bars(
-        {name: Samples([gain], "speed-up", eight.provenance) for name, gain in bars.items()},
+        {
+            name: Samples([gain], "speed-up", run.provenance)
+            for (name, gain), run in zip(bars.items(), runs, strict=True)
+        },
         ylabel="times as fast as one GPU",
         title=f"Two nodes: {slow:.1f} times one GPU over 25 Gbit/s, {most:.1f} over {fast}",
     )
@@ -181,12 +185,14 @@ _KILLED: dict[str, Any] = {
     "over": "Its system is alive, and closes the connection at once.",
     "within": (0.0, 1.0),
     "traps": {
-        TIMEOUT_S: "That's how long a silent one takes. A killed process has a system that closes its connections."
+        "never": "its system is alive, and closes the connection at once.",
+        TIMEOUT_S: "That's how long a silent one takes. A killed process has a system that closes its connections.",
     },
 }
 _FROZEN: dict[str, Any] = {
     "close": "the timeout, and not a moment earlier.",
     "over": "The timeout ends it.",
+    "traps": {"never": "so it would be without a timeout."},
     "under": "Who should have told rank 0? To it, the other is just slow.",
 }
 
@@ -202,8 +208,6 @@ def show_silent(killed: Run, frozen: Run, guess_killed: Guess = ..., guess_froze
             say(f"*{name.capitalize()}:* rank 0 was ended before it could tell: this machine is busy.{stays}")
             continue
         answer = bet(guess, seconds, unit=" s", kind='seconds, 0 or more, or "never"', **words)
-        if str(guess).strip().lower() == "never":
-            answer = f"You said never: so it would be without a timeout. {words['over']}"
         say(f"*{name.capitalize()}:* rank 0 noticed after {seconds:.1f} s. {answer}")
     nodes, each = BIG_JOB
     hours = {who: nodes * each * seconds / 3600 for who, seconds in (("NCCL", NCCL_S), ("Slurm", SLURMD_S))}
