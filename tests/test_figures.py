@@ -174,6 +174,14 @@ def test_saved_as_png_only(tmp_path):
 # bars
 
 
+def test_a_label_of_ones_own_gets_the_unit_that_is_shown() -> None:
+    def label(value: float, ylabel: str, unit: str) -> str:
+        return figures.bars({"a": value}, ylabel=ylabel, unit=unit).mpl.axes[0].get_ylabel()
+
+    assert label(3 * 2**20, "kept", "bytes") == "kept (MiB)" and label(0.2, "it stops for", "s") == "it stops for (ms)"
+    assert label(2.0, "times as fast", "") == "times as fast" and label(2.0, "age (updates)", "s") == "age (updates)"
+
+
 def test_bars_draw_measurement_prediction_and_guess():
     figure = figures.bars(
         {"one bucket": step(0.058), "1 MB buckets": step(0.047)},

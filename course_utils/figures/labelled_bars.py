@@ -40,7 +40,9 @@ def bars(
 
     All numbers are in `unit`, by default the one that the samples' name ends with (`step_s`: seconds). Seconds, bytes
     and B/s are scaled to read well. A guess of `...` draws nothing, and the text says that none was made. Each value
-    gets the look of its provenance. Raises KeyError for a guess or prediction about an unknown label.
+    gets the look of its provenance. A `ylabel` of your own gets the unit in brackets, unless it has some.
+
+    Raises KeyError for a guess or prediction about an unknown label.
     """
     if not values:
         raise ValueError("bars() needs at least one labelled value")
@@ -85,6 +87,8 @@ def bars(
             _once(ax, named, "your guess", [i + 0.2], [guesses[label] * factor], **GUESS)
     canvas.name_ticks(ax, labels, max(8, 60 // len(labels)))
     ax.set_ylim(0, largest * factor * 1.12 or 1)
+    if ylabel and shown_unit and "(" not in ylabel:
+        ylabel = f"{ylabel} ({shown_unit})"
     ax.set_ylabel(ylabel or _axis_words(name, base_unit, shown_unit))
     ax.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     canvas.legend_above(ax)
