@@ -306,6 +306,10 @@ def test_curves_that_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (mirrored(off=4e-3), mirrored(off=1.0), undivided(1)):
         with pytest.raises(ClaimError, match="one curve"):
             lesson_12.show_one_curve(plain(), lit(), wrong, undivided(), ordered())
+    in_one_step = mirrored()
+    in_one_step.ranks[0].records[lesson_12.EARLY - 1]["loss"] += 5e-3
+    with pytest.raises(ClaimError, match="one curve"):
+        lesson_12.show_one_curve(plain(), lit(), in_one_step, undivided(), ordered())
     with pytest.raises(ClaimError, match="a missing division shows at once"):
         lesson_12.show_one_curve(plain(), lit(), mirrored(), plain(), ordered())
     three = run(*[[{"loss": loss} for loss in CURVE] for _ in range(3)])
