@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,12 @@ def test_two_nodes(guess: Any, said: str, capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(ClaimError, match="slower than eight"):
         lesson_11.show_two_nodes(ONE, EIGHT, {**TWO, "ethernet25": step(0.0201)}, guess)
     assert "sixteen GPUs are no slower than the eight of one node" in capsys.readouterr().out
+
+
+def test_each_bar_names_the_cluster_that_it_ran_on(capsys: pytest.CaptureFixture[str]) -> None:
+    eight = replace(EIGHT, provenance=Provenance("emulated", "8xH100"))
+    summary = repr(lesson_11.show_two_nodes(ONE, eight, TWO))
+    assert "8, in one node: emulated on 8xH100" in summary and "16, 25 Gbit/s: emulated on 16xH100" in summary
 
 
 def test_a_node_alone(capsys: pytest.CaptureFixture[str]) -> None:
