@@ -19,7 +19,7 @@ lab: ready            ## open JupyterLab on the course (PORT=8890, BROWSER=no)
 	@$(IN) -m course_utils.lab
 
 doctor: ready         ## is this machine ready for the course, and if not, what cures it
-	@$(IN) -m course_utils.doctor
+	@$(IN) -m course_utils.machine.doctor
 
 # What failed runs once more, alone; what passes then is named at the end (tools/run_tests.py says more). Torch is
 # imported once before, so that no test pays for a cold disk.
@@ -41,7 +41,7 @@ test-gpu: ready-tools  ## launch in every way on the GPUs of this machine
 	$(IN) -m pytest -m gpu --durations=0
 
 gpu-check: ready      ## what the GPUs of this machine can do, on one page to send back (gpu-check.txt)
-	@$(IN) -m course_utils.gpu_check
+	@$(IN) -m course_utils.benchmarks.gpu_check
 
 old-versions:         ## lessons and launches with the oldest versions that we allow, as on Kaggle and Colab (LESSONS="04 00")
 	$(PYTHON) tools/old_versions.py $(LESSONS)

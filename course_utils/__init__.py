@@ -36,17 +36,19 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time `__getattr__` imports what is asked for
-    from . import explore, figures, predict, published, recorded, traces
-    from .calibration import calibrate
+    from . import explore, figures, predict
+    from .benchmarks.calibration import calibrate
+    from .cells.claims import claim, more_checks
     from .check import summary
-    from .claims import claim, more_checks
-    from .failure import LaunchError, RankError
-    from .launcher import launch
-    from .machine import Machine
-    from .provenance import Provenance
-    from .run import Run
-    from .samples import Samples, Verdict
-    from .sweeps import Sweep, sweep
+    from .failure.errors import LaunchError, RankError
+    from .launching.launcher import launch
+    from .launching.sweeps import sweep
+    from .machine.here import Machine
+    from .results import published, recorded, traces
+    from .results.provenance import Provenance
+    from .results.run import Run
+    from .results.samples import Samples, Verdict
+    from .results.sweep import Sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -71,22 +73,23 @@ __all__ = [
     "sweep",
     "traces",
 ]
-_HOME = {  # the module that a name is from; any other name of `__all__` is a module itself
-    "LaunchError": "failure",
-    "Machine": "machine",
-    "Provenance": "provenance",
-    "RankError": "failure",
-    "Run": "run",
-    "Samples": "samples",
-    "Sweep": "sweeps",
-    "Verdict": "samples",
-    "calibrate": "calibration",
-    "claim": "claims",
-    "launch": "launcher",
-    "more_checks": "claims",
+_HOME = {  # the module that a name is from; any other name of `__all__` is a module itself, or one of these below
+    "LaunchError": "failure.errors",
+    "Machine": "machine.here",
+    "Provenance": "results.provenance",
+    "RankError": "failure.errors",
+    "Run": "results.run",
+    "Samples": "results.samples",
+    "Sweep": "results.sweep",
+    "Verdict": "results.samples",
+    "calibrate": "benchmarks.calibration",
+    "claim": "cells.claims",
+    "launch": "launching.launcher",
+    "more_checks": "cells.claims",
     "summary": "check",
-    "sweep": "sweeps",
+    "sweep": "launching.sweeps",
 }
+_MODULES = {"published": "results.published", "recorded": "results.recorded", "traces": "results.traces"}
 
 
 if not TYPE_CHECKING:  # otherwise a type checker would believe that every name is here
@@ -97,7 +100,7 @@ if not TYPE_CHECKING:  # otherwise a type checker would believe that every name 
             raise AttributeError(_no_such(name), obj=sys.modules[__name__])  # no name=: Python would suggest once more
         from importlib import import_module
 
-        module = import_module(f".{_HOME.get(name, name)}", __name__)
+        module = import_module(f".{_HOME.get(name) or _MODULES.get(name, name)}", __name__)
         return globals().setdefault(name, getattr(module, name) if name in _HOME else module)
 
 
@@ -120,10 +123,11 @@ def _no_such(name: str) -> str:
 def load_ipython_extension(shell: Any) -> None:
     """What `%load_ext course_utils` does: the magics, the modules of the lessons, a record of what's done, and torch
     imported in the background for the first launch."""
-    from . import lesson_modules, progress
+    from .cells import lesson_modules
+    from .cells.magic import register
     from .folders import keep_fonts
-    from .launcher import warm_up
-    from .magic import register
+    from .lab import progress
+    from .launching.launcher import warm_up
 
     keep_fonts()
     register(shell)
@@ -134,9 +138,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext course_utils` does: all of this goes, and the process that has imported torch ends."""
-    from . import lesson_modules, progress
-    from .launcher import cool_down
-    from .magic import unregister
+    from .cells import lesson_modules
+    from .cells.magic import unregister
+    from .lab import progress
+    from .launching.launcher import cool_down
 
     unregister(shell)
     lesson_modules.remove()

@@ -24,12 +24,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .card import Card, Outcome
-from .extras import missing
-from .failure import CourseError, LaunchError
+from .failure.errors import CourseError, LaunchError
 from .folders import COURSE, notebook_folder, notebook_name, save_script
-from .lesson_modules import FOLDER as LESSONS
-from .table import Table, show
+from .machine.optional_packages import missing
+from .show.card import Card, Outcome
+from .show.table import Table, show
 
 if TYPE_CHECKING:
     from checks.judging import Difference, Exercise
@@ -262,7 +261,7 @@ def _with_next(card: Card, name: str) -> Card:
     if left:
         return replace(card, note=f"{note} Next: {left} {exercises[left].title}")
     number = f"{int(name[:2]) + 1:02}"
-    notebook = next(LESSONS.glob(f"{number}_*.ipynb"), None)
+    notebook = next((COURSE / "notebooks").glob(f"{number}_*.ipynb"), None)
     if not notebook:
         return replace(card, note=f"{note} That was the last lesson.")
     link = f"../notebooks/{notebook.name}"

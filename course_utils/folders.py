@@ -18,8 +18,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parent.parent  # of the course, where this package is used from one
-CARRIED = Path(__file__).resolve().parent / "course"  # what a wheel carries of the course: notebooks, exercises, data
+PACKAGE = Path(__file__).resolve().parent
+CHECKOUT = PACKAGE.parent  # of the course, where this package is used from one
+CARRIED = PACKAGE / "course"  # what a wheel carries of the course: notebooks, exercises, data
 COURSE = CARRIED if CARRIED.is_dir() else CHECKOUT
 # The first line of a copy of a `%%ranks` cell.
 CELL = "# %%ranks wrote this file. This line takes the place of its own, so that line numbers match the cell's.\n"

@@ -20,8 +20,8 @@ import nbformat
 import psutil
 import pytest
 
-from course_utils.results import RankResult
-from course_utils.run import Run
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 MARK = "COURSE_TEST_MARK"

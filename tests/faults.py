@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from course_utils.engines.patience import Patience
-from course_utils.failure import RankError
-from course_utils.launcher import launch
-from course_utils.run import Run
+from course_utils.failure.errors import RankError
+from course_utils.launching.launcher import launch
+from course_utils.launching.supervisor.patience import Patience
+from course_utils.results.run import Run
 
 # Every rank leaves a mess first: a file, shared memory that nobody removes, a port that a daemon keeps open. Then one
 # of them has its accident, before, in or after a collective, while the others go on.
@@ -227,7 +227,7 @@ def main() -> None:
         script = Path(home) / "fault.py"
         script.write_text(SCRIPT)
         launch(script, 1, ["--kind", "success", "--victim", "0", "--place", "before"], quiet=True)
-        from course_utils.engines import local
+        from course_utils.launching import local
 
         def marked() -> list[psutil.Process]:
             return [

@@ -18,7 +18,7 @@ import pytest
 from conftest import Descendants
 from jupyter_client.manager import KernelManager
 
-from course_utils.machine import usable_cores
+from course_utils.machine.here import usable_cores
 
 PATIENCE_S = 120.0  # a cell that takes longer hangs
 
@@ -139,7 +139,7 @@ class Kernel:
     def warm(self) -> None:
         """Load the extension, and launch once, so that the warm server is ready."""
         cell = self.run(
-            "%load_ext course_utils\nfrom course_utils.engines import local\n"
+            "%load_ext course_utils\nfrom course_utils.launching import local\n"
             "from course_utils import launch, sweep, LaunchError, RankError"
         )
         assert cell.error is None, cell.error

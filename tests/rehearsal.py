@@ -18,9 +18,9 @@ from typing import Any
 import nbformat
 from conftest import ROOT
 
-from course_utils.launcher import RankError, launch
-from course_utils.magic_line import ranks_options, words_of
-from course_utils.run import Run
+from course_utils.cells.magic_line import ranks_options, words_of
+from course_utils.launching.launcher import RankError, launch
+from course_utils.results.run import Run
 
 GB = 10**9
 CLUSTERS = {"2xT4": 14e9, "2xH100": 80e9, "8xH100": 80e9}  # the most bytes that a rank may use

@@ -201,7 +201,7 @@ def test_a_learner_gets_no_tools_of_maintainers() -> None:
 def test_extras_are_those_of_pyproject() -> None:
     import tomllib
 
-    from course_utils.extras import EXTRAS
+    from course_utils.machine.optional_packages import EXTRAS
 
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(bootstrap.FRAMEWORKS) == set(extras) == set(EXTRAS)

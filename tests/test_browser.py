@@ -25,7 +25,7 @@ import nbformat
 import pytest
 from conftest import ROOT, Descendants, add_claims, load_tool, skip_or_fail
 
-from course_utils.lessons import lessons as lessons_known
+from course_utils.lab.lessons import lessons as lessons_known
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import course_utils.calibration as module
-from course_utils.calibration import Calibration, calibrate
-from course_utils.launcher import launch
-from course_utils.provenance import Provenance
+import course_utils.benchmarks.calibration as module
+from course_utils.benchmarks.calibration import Calibration, calibrate
+from course_utils.launching.launcher import launch
+from course_utils.results.provenance import Provenance
 
 
 def a_calibration(ranks: list[int]) -> Calibration:

@@ -19,7 +19,6 @@ from _pytest.mark import ParameterSet
 from conftest import ROOT, checks, skip_or_fail
 from wrong_answers import WrongAnswer, find, load
 
-from course_utils.card import Card
 from course_utils.check import (
     FOLDER,
     ExerciseNotSolved,
@@ -32,9 +31,10 @@ from course_utils.check import (
     main,
     summary,
 )
-from course_utils.engines import local
-from course_utils.extras import missing
-from course_utils.failure import RankError
+from course_utils.failure.errors import RankError
+from course_utils.launching import local
+from course_utils.machine.optional_packages import missing
+from course_utils.show.card import Card
 
 HERE = Path(__file__).resolve().parent
 RIGHT = sorted(HERE.glob("right_answers/*/*.py"))
@@ -401,7 +401,7 @@ def test_a_notebook_shows_the_card_once_and_fails_the_cell_with_one_line(monkeyp
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output
 
-    from course_utils.magic import register
+    from course_utils.cells.magic import register
 
     difference = judging.Difference("overlap", "Two ranks see sample 3.", "one rank", judging.by_rank([1, 2]))
     judged = Judgement("not solved", "overlap", difference=difference)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import ROOT, load_tool
 
-from course_utils.claims import ClaimError, _Line, claim, more_checks
-from course_utils.samples import Samples, Verdict
+from course_utils.cells.claims import ClaimError, _Line, claim, more_checks
+from course_utils.results.samples import Samples, Verdict
 
 list_claims = load_tool("list_claims")
 
@@ -209,8 +209,8 @@ def test_a_speed_that_comes_out_the_wrong_way_round_is_told_with_what_the_machin
     others, says, claims_file, monkeypatch, capsys
 ):
     """What is true or false without a clock fails all the same."""
-    monkeypatch.setattr("course_utils.engines.other_work.recent", others)
-    monkeypatch.setattr("course_utils.claims.usable_cores", lambda: 2)
+    monkeypatch.setattr("course_utils.machine.busy.recent", others)
+    monkeypatch.setattr("course_utils.cells.claims.usable_cores", lambda: 2)
     claim("two are faster than one", Verdict("contradicted", "1.0 s against 2.0 s"))
     told = capsys.readouterr().out
     assert told.startswith(f"✗ the wrong way round here: two are faster than one (1.0 s against 2.0 s{says}")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.collectives import Call, ahead, disagreement, ranks_in_words, read_records, unnoticed
-from course_utils.engines import flight_record
+from course_utils.launching.on_rank import flight_record
+from course_utils.results.collectives import Call, ahead, disagreement, ranks_in_words, read_records, unnoticed
 
 
 def call(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-ENGINES = ROOT / "course_utils" / "engines"
+ON_RANK = ROOT / "course_utils" / "launching" / "on_rank"
 # Names of Python's own modules that begin with one underscore, used from outside.
 PRIVATE = re.compile(
     r"\b(threading|atexit|weakref\.finalize|multiprocessing\.[a-z]+|tempfile|subprocess|socket)\._[a-z]"
@@ -24,9 +24,9 @@ PRIVATE = re.compile(
 
 
 def said(code: str, *args: str) -> str:
-    """What a new Python prints when it runs `code` and finds `_compat` as a cold rank does: in its folder."""
+    """What a new Python prints when it runs `code` and finds `cpython` as a cold rank does: in its folder."""
     answer = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ENGINES)!r})\n{textwrap.dedent(code)}", *args],
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ON_RANK)!r})\n{textwrap.dedent(code)}", *args],
         capture_output=True,
         text=True,
         timeout=60,
@@ -46,14 +46,14 @@ def test_what_is_private_is_used_in_one_place() -> None:
         }
         # `_random`, `_posixshmem`: parts of Python under names of their own
         private = sorted(name for name in imported if name in sys.stdlib_module_names and name.startswith("_"))
-        found = [] if path == ENGINES / "_compat.py" else [*private, *PRIVATE.findall(source)]
+        found = [] if path == ON_RANK / "cpython.py" else [*private, *PRIVATE.findall(source)]
         assert not [name for name in found if name != "__future__"], f"{path} uses private parts of Python: {found}"
 
 
 def test_the_end_waits_for_threads_and_then_calls_exit_functions() -> None:
     text = said("""
         import atexit, concurrent.futures, threading, time
-        import _compat
+        import cpython
         def late(words, s):
             time.sleep(s)
             print(words)
@@ -63,7 +63,7 @@ def test_the_end_waits_for_threads_and_then_calls_exit_functions() -> None:
         threading.Thread(target=time.sleep, args=[600], daemon=True).start()
         pool = concurrent.futures.ThreadPoolExecutor(1)
         pool.submit(late, "a task of an executor", 0.4)
-        for step in _compat.steps_of_the_end():
+        for step in cpython.steps_of_the_end():
             step()
         print("the end", flush=True)
         __import__("os")._exit(0)
@@ -74,9 +74,9 @@ def test_the_end_waits_for_threads_and_then_calls_exit_functions() -> None:
 def test_the_end_calls_what_a_library_has_put_in_its_place() -> None:
     text = said("""
         import threading
-        import _compat
+        import cpython
         threading._shutdown = lambda: print("a library's")
-        _compat.steps_of_the_end()[0]()
+        cpython.steps_of_the_end()[0]()
     """)
     assert text == "a library's\n" * 2, "called by us, and by Python at its own end"
 
@@ -84,12 +84,12 @@ def test_the_end_calls_what_a_library_has_put_in_its_place() -> None:
 def test_exit_functions_of_libraries_are_forgotten_and_later_ones_are_called() -> None:
     text = said("""
         import atexit, logging, multiprocessing.util, weakref
-        import _compat
+        import cpython
         class Thing: pass
         old, new = Thing(), Thing()
         atexit.register(print, "of a library, by atexit")
         weakref.finalize(old, print, "of a library, by weakref")
-        _compat.forget_exit_functions()
+        cpython.forget_exit_functions()
         atexit.register(print, "of the script, by atexit")
         weakref.finalize(new, print, "of the script, by weakref")
         class Shows(logging.Handler):
@@ -107,14 +107,14 @@ def test_exit_functions_of_libraries_are_forgotten_and_later_ones_are_called() -
 
 SPAWNS = """
 import multiprocessing, sys
-import _compat
+import cpython
 GONE = {gone!r}
 if GONE == "configuration":
     del multiprocessing.process.current_process()._config
 if GONE == "shared memory":
     sys.modules["_posixshmem"] = None
-_compat.name_semaphores("/course-made-up")
-_compat.note_shared_memory(sys.argv[1])
+cpython.name_semaphores("/course-made-up")
+cpython.note_shared_memory(sys.argv[1])
 {then}
 """
 MAKES = """
@@ -159,20 +159,20 @@ def test_a_python_without_them_runs_all_the_same(gone: str, tmp_path: Path) -> N
 
 
 def test_what_is_like_a_file_is_seen_without_asking_it(tmp_path: Path) -> None:
-    from course_utils.engines import _compat
+    from course_utils.launching.on_rank import cpython
 
     class Own(io.RawIOBase):
         """What a library written in Python may do."""
 
     with gzip.open(tmp_path / "x.gz", "wt") as text, open(tmp_path / "y", "wb") as file:
         for found in (text, text.buffer, file, io.BytesIO(), io.StringIO(), Own()):
-            assert issubclass(type(found), _compat.File), found
-        assert issubclass(type(file.raw), _compat.RawFile) and issubclass(Own, _compat.RawFile)
-        assert not issubclass(type(file), _compat.RawFile)
+            assert issubclass(type(found), cpython.File), found
+        assert issubclass(type(file.raw), cpython.RawFile) and issubclass(Own, cpython.RawFile)
+        assert not issubclass(type(file), cpython.RawFile)
 
     class Answers:
         @property
         def __class__(self) -> type:  # as a lazily imported module does, which would be imported
             raise AssertionError("it was asked")
 
-    assert not issubclass(type(Answers()), _compat.File)
+    assert not issubclass(type(Answers()), cpython.File)

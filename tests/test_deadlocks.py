@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from course_utils.collectives import Call, Records, Standing
-from course_utils.deadlocks import why
-from course_utils.engines import Request, deadlock, standing
+from course_utils.failure.deadlocks import why
+from course_utils.launching.engine import Request
+from course_utils.launching.on_rank import standing
+from course_utils.launching.supervisor import deadlock
+from course_utils.results.collectives import Call, Records, Standing
 
 
 def stands(op: str, line: int = 7, group: str = "0", members: tuple[int, ...] = (0, 1), **more: Any) -> Standing:
@@ -161,7 +163,8 @@ def test_what_is_taken_for_proof(
             left = {"ended": False, "calls": [], "standing": standing}
             (folder / f"rank{rank}.collectives.json").write_text(json.dumps(left))
 
-    stack = '  File "x/torch/distributed/distributed_c10d.py", line 9 in recv\n  File "engines/child.py", line 1 in run'
+    stack = '  File "x/torch/distributed/distributed_c10d.py", line 9 in recv\n  File "on_rank/rank_process.py"'
+    stack += ", line 1 in run"
     monkeypatch.setattr(deadlock, "dump", lambda pids, folder: dict.fromkeys(pids, f"Current thread 0x1:\n{stack}"))
     monkeypatch.setattr(deadlock, "record", answer)
     request = Request("x.py", [], 2, {"GLOO_SOCKET_IFNAME": "lo"}, "/", str(tmp_path), 9.0, "/", 1)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from course_utils import doctor as package
-from course_utils.doctor import Report, Row, diagnoses, probes
-from course_utils.doctor.diagnoses import Gloo, Torch
-from course_utils.gpu_builds import arch_fits
-from course_utils.machine import Gpu, Machine
+from course_utils.machine import doctor as package
+from course_utils.machine.doctor import Report, Row, diagnoses, probes
+from course_utils.machine.doctor.diagnoses import Gloo, Torch
+from course_utils.machine.gpu_builds import arch_fits
+from course_utils.machine.here import Gpu, Machine
 
 GIB = 2**30
 CU132 = Torch("2.15.0+cu132", "13.2", ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"))
@@ -213,9 +213,9 @@ def test_the_report_says_ready_or_not():
 
 LOOK = """
 import json, os
-from course_utils.doctor import diagnoses, probes, surroundings
-from course_utils.doctor.diagnoses import Torch
-from course_utils.machine import Machine
+from course_utils.machine.doctor import diagnoses, probes, surroundings
+from course_utils.machine.doctor.diagnoses import Torch
+from course_utils.machine.here import Machine
 here = Machine.here()
 cu132 = Torch("2.15.0+cu132", "13.2", ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"))
 rows = surroundings(here) + diagnoses.gpus(here, cu132, probes.nvidia_cards(), os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -252,9 +252,9 @@ sys.modules["pynvml"] = types.SimpleNamespace(
     nvmlDeviceGetCudaComputeCapability=lambda handle: {capability}, nvmlDeviceGetName=lambda handle: {name!r},
     nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=16 << 30),
     nvmlDeviceGetUUID=lambda handle: "GPU-1", nvmlDeviceGetMigMode=no_slices)
-import course_utils.machine
+import course_utils.machine.here
 card = dict(uuid="1", name={name!r}, memory_bytes=16 << 30, capability=list({capability}), reason={reason!r})
-course_utils.machine._try_gpus = lambda *asked: dict(listed=[card], reason="", torch="2.15.0")
+course_utils.machine.here._try_gpus = lambda *asked: dict(listed=[card], reason="", torch="2.15.0")
 """
 
 
@@ -411,7 +411,7 @@ def test_a_machine_that_cannot_be_read_is_a_problem_not_a_crash(monkeypatch):
 
 
 def test_the_whole_doctor():
-    done = subprocess.run([sys.executable, "-m", "course_utils.doctor"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "course_utils.machine.doctor"], capture_output=True, text=True)
     assert done.stderr == ""
     problems = [line for line in done.stdout.splitlines() if line.startswith("✗")]
     assert done.returncode == (1 if problems else 0)

@@ -15,11 +15,11 @@ import torch
 from conftest import load_tool
 
 from course_utils import predict
-from course_utils.clusters import Cluster, Link, UnknownCluster, cluster
-from course_utils.collectives import unnoticed
 from course_utils.emulation import edges, links, meeting
-from course_utils.failure import RankError, records_of
-from course_utils.launcher import launch
+from course_utils.emulation.clusters import Cluster, Link, UnknownCluster, cluster
+from course_utils.failure.errors import RankError, records_of
+from course_utils.launching.launcher import launch
+from course_utils.results.collectives import unnoticed
 
 OWN = """
 [device.big]

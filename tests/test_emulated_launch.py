@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from course_utils import figures, traces
-from course_utils.claims import claim
-from course_utils.clusters import cluster
-from course_utils.emulated import Emulated
-from course_utils.engines.options import LaunchOptions
-from course_utils.failure import LaunchError, RankError
-from course_utils.launcher import busy_machine, cool_down, launch
-from course_utils.machine import Machine
-from course_utils.magic import ranks as magic
-from course_utils.magic_line import DEFAULTS, page, ranks_options, words_of
-from course_utils.run import Run
-from course_utils.samples import Samples
-from course_utils.sharing_out import share_out
-from course_utils.sweeps import sweep
+from course_utils.cells.claims import claim
+from course_utils.cells.magic import ranks as magic
+from course_utils.cells.magic_line import DEFAULTS, page, ranks_options, words_of
+from course_utils.emulation.clusters import cluster
+from course_utils.emulation.sharing_out import share_out
+from course_utils.failure.errors import LaunchError, RankError
+from course_utils.launching.launcher import busy_machine, cool_down, launch
+from course_utils.launching.options import LaunchOptions
+from course_utils.launching.sweeps import sweep
+from course_utils.machine.here import Machine
+from course_utils.results.emulated import Emulated
+from course_utils.results.run import Run
+from course_utils.results.samples import Samples
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 

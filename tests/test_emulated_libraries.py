@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed.fsdp  # noqa: F401 - names for the first test
 
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 

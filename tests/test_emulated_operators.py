@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_emulation_core import run  # noqa: F401
 
-from course_utils.clusters import cluster
+from course_utils.emulation.clusters import cluster
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 Launch = Callable[..., Any]

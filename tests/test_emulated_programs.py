@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 

@@ -15,7 +15,7 @@ import pytest
 from course_utils.emulation import polls
 from course_utils.emulation.clock import Clock
 from course_utils.emulation.remarks import whose
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 

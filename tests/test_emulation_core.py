@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from course_utils.clusters import cluster
-from course_utils.launcher import RankError, launch
+from course_utils.emulation.clusters import cluster
+from course_utils.launching.launcher import RankError, launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.clusters import cluster
+from course_utils.emulation.clusters import cluster
 from course_utils.emulation.plans import Plans, flat
 
 aten = torch.ops.aten

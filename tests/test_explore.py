@@ -20,27 +20,19 @@ from conftest import ROOT
 from course_utils import explore, predict
 from course_utils.explore import (
     deadlock_steps,
-    dealing,
     fsdp_frames,
-    fsdp_order,
-    gpu_bytes,
     gpu_memory,
     gradient_buckets,
-    link_bytes,
     link_traffic,
-    loader_rows,
     loader_workers,
-    meeting_calls,
-    memory_runs,
-    pipeline_runs,
     pipeline_schedules,
     ring_frames,
+    sampler_rule,
     scaling_laws,
-    scaling_money,
 )
 from course_utils.explore.controls import Control
 from course_utils.explore.explorer import Action, Explorer
-from course_utils.live import Known
+from course_utils.launching.under_the_cell.live import Known
 
 EXPLORERS = (
     "bits", "buckets", "checkpoints", "deadlock", "fsdp", "links", "loader", "loss_scale", "memory",
@@ -176,7 +168,7 @@ def test_the_memory_is_that_of_the_papers() -> None:
     seen = 0
     for settings in corners(explorer):
         try:
-            held = gpu_bytes.held(settings)
+            held = gpu_memory.held(settings)
         except ValueError:
             continue
         seen += 1
@@ -184,12 +176,12 @@ def test_the_memory_is_that_of_the_papers() -> None:
         s, b, h, a = settings["seq"], settings["batch"], held.hidden, held.hidden / 128
         # Korthikanti et al., table 2: s b h (34 + 5 a s / h) / t, and its rows below; twice as much in fp32
         each = {"none": (34 + 5 * a * s / h) / t, "selective": 34 / t, "full": 2.0}[settings["recompute"]]
-        wide = 2 if settings["precision"] == gpu_bytes.FP32 else 1
+        wide = 2 if settings["precision"] == gpu_memory.FP32 else 1
         again = (34 + 5 * a * s / h) / t if settings["recompute"] == "full" else 0  # of the layer that's recomputed
         assert held.stages[0]["activations"] == pytest.approx(wide * s * b * h * (each * held.layers + again))
         # Tensor and pipeline parallelism divide weights, gradients and optimizer; ZeRO what its stage says.
         replicas, params = settings["gpus"] // (t * p), 1e9 * settings["params_B"] / (t * p)
-        of_each = gpu_bytes.PRECISIONS[settings["precision"]]
+        of_each = gpu_memory.PRECISIONS[settings["precision"]]
         for kind, nbytes, stage in zip(("weights", "gradients", "optimizer"), of_each, (3, 2, 1), strict=True):
             share = params / replicas if settings["stage"] >= stage else params
             assert held.stages[0][kind] == pytest.approx(nbytes * share), kind
@@ -203,7 +195,7 @@ def test_the_memory_is_that_of_the_papers() -> None:
 def test_an_emulated_training_holds_what_the_formulas_say(stage: int) -> None:
     """Of each kind; the activations' formula forgets a few small tensors, whatever the stage."""
     settings = {**make("memory", params_B=0.3, gpus=16, stage=stage, batch=4).values}
-    predicted, emulated = gpu_bytes.held(settings), memory_runs.run_memory(settings)
+    predicted, emulated = gpu_memory.held(settings), gpu_memory.run_memory(settings)
     for kind, one in predicted.stages[0].items():
         # Stage 1 deals out whole tensors, stage 2 keeps more than the whole weights: its shard, and a buffer.
         allowed = {("optimizer", 1): 0.5, ("weights", 2): 0.25}.get((kind, stage), 0.05)
@@ -215,7 +207,7 @@ def test_an_emulated_training_holds_what_the_formulas_say(stage: int) -> None:
 def test_what_can_not_be_emulated_says_why() -> None:
     emulate = make("memory").actions[0]
     for settings, said in (({"tensor": 2}, "neither tensor"), ({"pipeline": 2}, "nor a pipeline"),
-                           ({"precision": memory_runs.FP32_GRADIENTS}, "are Megatron's own"), ({}, "")):  # fmt: skip
+                           ({"precision": gpu_memory.FP32_GRADIENTS}, "are Megatron's own"), ({}, "")):  # fmt: skip
         refused = emulate.refusal(make("memory", **settings).values)
         assert said in refused and bool(refused) == bool(settings)
     assert all(emulate.seconds(settings) < 45 for settings in corners(make("memory")))
@@ -228,7 +220,7 @@ def test_the_moments_of_fsdp_are_those_of_the_cost_model() -> None:
         layers = [predict.Layer(1.0, 2.0, 1.0)] * blocks
         step = predict.fsdp_step(layers, lambda _: 0.5, reshard_after_forward=not keep)
         computing = {label: (start, end) for _, start, end, what, label in step.spans if what == "compute"}
-        frames = fsdp_order.order(blocks, keep)
+        frames = fsdp_frames.order(blocks, keep)
         assert [f.name for f in frames if f.computing is not None] == list(computing)
         for f in (f for f in frames if f.computing is not None):
             low, high = computing[f.name]
@@ -246,9 +238,9 @@ def test_the_memory_of_fsdp_is_that_of_the_real_one(keep: bool) -> None:
     """The fullest moments of the real fully_shard on modelled GPUs."""
     for ranks, blocks in ((4, 4), (2, 1)):
         settings = {**make("fsdp").values, "ranks": ranks, "blocks": blocks, "keep": keep}
-        emulated, moments = fsdp_frames._run(settings), fsdp_order.order(blocks, keep)
+        emulated, moments = fsdp_frames._run(settings), fsdp_frames.order(blocks, keep)
         for phase, held in emulated.items():
-            assert held == pytest.approx(fsdp_order.peak(moments, phase, ranks, blocks), rel=0.01), (ranks, phase)
+            assert held == pytest.approx(fsdp_frames.peak(moments, phase, ranks, blocks), rel=0.01), (ranks, phase)
         assert "○" not in (said := fsdp_frames.render(settings, {"emulated": emulated})).summary
         assert "Emulated: " in said.summary
 
@@ -273,7 +265,7 @@ def test_the_schedules_are_those_of_the_papers() -> None:
             name: pipeline_schedules.simulated(make("schedules", schedule=name, stages=p, micro_batches=m).values)
             for name in pipeline_schedules.SCHEDULES.values()
         }
-        v, ideal = pipeline_runs.CHUNKS, 3.0 * m
+        v, ideal = pipeline_schedules.CHUNKS, 3.0 * m
         for name, bubble in (("gpipe", (p - 1) / m), ("1f1b", (p - 1) / m), ("interleaved", (p - 1) / (v * m))):
             assert runs[name].total_s / ideal - 1 == pytest.approx(bubble), name
         # ZB-H1: (p - 1) (F + I - W) with F = I = W (arXiv 2401.10241, table 2)
@@ -287,8 +279,8 @@ def test_the_schedules_are_those_of_the_papers() -> None:
 )
 def test_the_schedules_of_torch_take_what_is_predicted(name: str) -> None:
     values = make("schedules", schedule=name, stages=2, micro_batches=4, slow=1.5).values
-    assert not pipeline_runs.refusal(values)
-    ran = pipeline_runs.run_schedule(values)
+    assert not pipeline_schedules.refusal(values)
+    ran = pipeline_schedules.run_schedule(values)
     assert ran["step_s"] == pytest.approx(ran["predicted_s"], rel=0.06)
     assert ran["bubble"] == pytest.approx(ran["predicted_bubble"], abs=0.05)
     view = pipeline_schedules.render(values, {"emulated": ran})
@@ -299,7 +291,7 @@ def test_the_schedules_of_torch_take_what_is_predicted(name: str) -> None:
     ("params", "layers", "hidden"), [(175e9, 96, 12288), (7.5e9, 34, 4352), (1e8, 6, 1024), (1e12, 174, 22016)]
 )
 def test_layers_and_width_are_near_those_of_published_models(params: float, layers: int, hidden: int) -> None:
-    found = gpu_bytes.shape(params)
+    found = gpu_memory.shape(params)
     assert abs(found[0] - layers) <= 2 and abs(found[1] - hidden) <= 256
     assert 12 * found[0] * found[1] ** 2 == pytest.approx(params, rel=0.1)
 
@@ -315,7 +307,7 @@ def test_images_are_dealt_as_torch_deals_them() -> None:
                 sampler = DistributedSampler(data, ranks, rank, shuffle=shuffle, drop_last=drop_last)
                 sampler.set_epoch(epoch)
                 real.append(list(sampler))
-            assert dealing.dealt(images, ranks, epoch, shuffle=shuffle, drop_last=drop_last) == real
+            assert sampler_rule.dealt(images, ranks, epoch, shuffle=shuffle, drop_last=drop_last) == real
 
 
 def test_two_ranks_meet_as_the_rule_says() -> None:
@@ -328,12 +320,12 @@ def test_two_ranks_meet_as_the_rule_says() -> None:
         ("isend all_reduce wait", "all_reduce recv"): {}, ("wait", "barrier"): {1: 0},
     }  # fmt: skip
     for (one, two), stands in ends.items():
-        end = meeting_calls.frames([one.split(), two.split()])[-1]
-        assert {rank: end[rank].called - 1 for rank in meeting_calls.stuck(end)} == stands, (one, two)
+        end = deadlock_steps.frames([one.split(), two.split()])[-1]
+        assert {rank: end[rank].called - 1 for rank in deadlock_steps.stuck(end)} == stands, (one, two)
     dice = random.Random(0)
     for _ in range(3000):
-        both = [[dice.choice(meeting_calls.CALLS) for _ in range(deadlock_steps.ROWS)] for _ in range(2)]
-        assert len(meeting_calls.frames(both)) - 1 <= deadlock_steps.STEPS, both
+        both = [[dice.choice(deadlock_steps.CALLS) for _ in range(deadlock_steps.ROWS)] for _ in range(2)]
+        assert len(deadlock_steps.frames(both)) - 1 <= deadlock_steps.STEPS, both
 
 
 @pytest.mark.slow
@@ -356,25 +348,25 @@ def test_scaling_is_that_of_the_laws() -> None:
         assert scaling_laws.strong(settings, n) == pytest.approx(1 / slower)
     explorer = make("scaling", money=True)
     for settings in corners(explorer):
-        done = {n: scaling_money.done_h(settings, n) for n in scaling_laws.COUNTS}
-        met = scaling_money.fewest(settings)
+        done = {n: scaling_laws.done_h(settings, n) for n in scaling_laws.COUNTS}
+        met = scaling_laws.fewest(settings)
         assert (met.gpus if met else None) == next((n for n in done if done[n] <= settings["deadline"]), None)
         if met:
-            assert met.price == pytest.approx(scaling_money.price(settings, met.gpus))
+            assert met.price == pytest.approx(scaling_laws.price(settings, met.gpus))
             assert met.hours == pytest.approx(done[met.gpus])
 
 
 def test_what_one_gpu_sends_another_receives() -> None:
     explorer = make("links")
     for settings in corners(explorer):
-        ports, n = link_bytes.data_parallel(settings), settings["gpus"]
+        ports, n = link_traffic.data_parallel(settings), settings["gpus"]
         for kind in link_traffic._LOOKS:
             sent, received = (sum(port[side].get(kind, 0.0) for port in ports) for side in (0, 1))
             assert sent == pytest.approx(received), (kind, settings)
-        weights, inputs, outputs = link_bytes.sizes(settings)
+        weights, inputs, outputs = link_traffic.sizes(settings)
         first = predict.data_parallel_traffic(n, weights, inputs, outputs, by=settings["by"])
-        assert link_bytes.through(ports[0]) == pytest.approx(first.total_bytes)
-        assert link_bytes.through(link_bytes.ddp(settings)[0]) == pytest.approx(4 * (n - 1) / n * weights)
+        assert link_traffic.through(ports[0]) == pytest.approx(first.total_bytes)
+        assert link_traffic.through(link_traffic.ddp(settings)[0]) == pytest.approx(4 * (n - 1) / n * weights)
 
 
 def test_the_loader_is_that_of_the_cost_model() -> None:
@@ -384,7 +376,7 @@ def test_the_loader_is_that_of_the_cost_model() -> None:
         step_s = settings["step_ms"] / 1e3 + loader_workers.copy_s(settings)
         assert run.total_s == pytest.approx(run.wait_s + loader_workers.BATCHES * step_s)
         if settings["workers"]:
-            ready = [number for _, number in loader_rows.waiting_batches(run.spans)]
+            ready = [number for _, number in loader_workers.waiting_batches(run.spans)]
             assert min(ready) == 0 == ready[-1] and max(ready) <= 2 * settings["workers"]
         if needed and needed <= settings["workers"] <= settings["cores"]:
             assert run.wait_s == pytest.approx(run.first_batch_s), "only the first batch can't be hidden"
@@ -506,7 +498,7 @@ def test_a_button_draws_over_the_prediction_can_be_stopped_and_may_fail() -> Non
     outcomes: list[Any] = []
 
     def run(values: Any) -> Any:
-        from course_utils.live import LiveView
+        from course_utils.launching.under_the_cell.live import LiveView
 
         if outcomes:
             raise outcomes.pop()

@@ -12,8 +12,8 @@ from conftest import ROOT, load_tool
 from test_explore import Widgets
 
 from course_utils import explore, predict, recorded
-from course_utils.explore import accuracy_records, gradient_counts, saved_job, segment_steps, training_records
-from course_utils.explore.number_line import STORED
+from course_utils.explore import accuracy_time, gradient_scale, save_interval, segment_memory, trainer_ages
+from course_utils.explore.number_bits import STORED
 
 NAMES = ("04_time_to_accuracy", "07_staleness", "08_gradients")
 
@@ -33,32 +33,32 @@ def test_a_recording_is_whole_and_says_of_which_commit_it_is(name: str) -> None:
 
 
 def test_images_until_an_accuracy_are_read_off_between_two_tests() -> None:
-    assert accuracy_records.crossing([(500, 0.2), (1000, 0.4), (1500, 0.3)], 0.3) == pytest.approx(750)
-    assert accuracy_records.crossing([(500, 0.2)], 0.1) == pytest.approx(250)
-    assert accuracy_records.crossing([(500, 0.2)], 0.3) == math.inf
-    images, seeds, where = accuracy_records.reached()
+    assert accuracy_time.crossing([(500, 0.2), (1000, 0.4), (1500, 0.3)], 0.3) == pytest.approx(750)
+    assert accuracy_time.crossing([(500, 0.2)], 0.1) == pytest.approx(250)
+    assert accuracy_time.crossing([(500, 0.2)], 0.3) == math.inf
+    images, seeds, where = accuracy_time.reached()
     assert seeds >= 2 and where.startswith("recorded on ")
-    for batch, rate in itertools.product(accuracy_records.BATCHES, accuracy_records.RATES):
-        known = [images[batch, rate, p] for p in accuracy_records.PERCENTS if (batch, rate, p) in images]
+    for batch, rate in itertools.product(accuracy_time.BATCHES, accuracy_time.RATES):
+        known = [images[batch, rate, p] for p in accuracy_time.PERCENTS if (batch, rate, p) in images]
         assert known == sorted(known), "more is reached later"
-    steps = [accuracy_records.best(batch, 60)[0] / batch for batch in accuracy_records.BATCHES]  # type: ignore[index]
+    steps = [accuracy_time.best(batch, 60)[0] / batch for batch in accuracy_time.BATCHES]  # type: ignore[index]
     assert steps == sorted(steps, reverse=True), "a larger batch needs fewer steps ..."
     assert 512 * steps[-1] > 3 * 8 * steps[0], "... and more images"
 
 
 def test_the_predicted_time_of_a_step_is_that_of_the_cost_model() -> None:
-    compute, talk = accuracy_records.step_parts(512, 64)
+    compute, talk = accuracy_time.step_parts(512, 64)
     assert compute == pytest.approx(3e-3 + 8 * 0.4e-3)
-    assert talk == predict.ring_all_reduce(64, accuracy_records.NBYTES, accuracy_records.LINK)
-    assert accuracy_records.step_parts(512, 1)[1] == 0
+    assert talk == predict.ring_all_reduce(64, accuracy_time.NBYTES, accuracy_time.LINK)
+    assert accuracy_time.step_parts(512, 1)[1] == 0
 
 
 def test_old_gradients_diverge_at_the_largest_rate_only() -> None:
     for trainers, rate in itertools.product((1, 2, 4, 8), (0.01, 0.02, 0.05, 0.1)):
-        training = training_records.middle(trainers, rate)
+        training = trainer_ages.middle(trainers, rate)
         assert training.diverged == (rate == 0.1 and trainers > 1)
         assert (training.stale == 0) == (trainers == 1)
-    seed = training_records.Training
+    seed = trainer_ages.Training
     assert seed([(0, 4.0), (100, None)], 0.01, 1.0).diverged and not seed([(0, 4.0)], 0.01, 1.0).diverged
 
 
@@ -66,14 +66,14 @@ def test_shares_that_fp16_loses_are_those_of_torch() -> None:
     """The bins are powers of two, and so are the ends of fp16: numbers of the same bins, rounded by torch."""
     import torch
 
-    row = gradient_counts.counts()[0][480, "activations"]
+    row = gradient_scale.counts()[0][480, "activations"]
     dice = torch.Generator().manual_seed(0)
     some = [2.0**e * (1 + torch.rand(max(1, n // 50), generator=dice, dtype=torch.float64)) for e, n in row.items()]
     numbers = torch.cat(some)
     counted = {e: len(values) for e, values in zip(row, some, strict=True)}
     for scale in (0, 8, 24, 33, 40):
         half = (numbers * 2.0**scale).half()
-        zero, fewer, over = gradient_counts.shares(counted, scale, STORED["fp16"])
+        zero, fewer, over = gradient_scale.shares(counted, scale, STORED["fp16"])
         assert zero == pytest.approx((half == 0).double().mean().item(), abs=1e-4)
         assert over == pytest.approx(half.isinf().double().mean().item(), abs=1e-4)
         small = (half != 0) & (numbers * 2.0**scale < 2.0**-14)
@@ -83,20 +83,20 @@ def test_shares_that_fp16_loses_are_those_of_torch() -> None:
 @pytest.mark.parametrize("layers", [1, 7, 48, 96])
 def test_what_is_held_at_most_is_what_the_model_says(layers: int) -> None:
     for segments, keeps in itertools.product({1, 2, 5, 7, layers} & set(range(1, layers + 1)), (1, 17)):
-        spans = segment_steps.step(layers, segments, 1 / keeps)
-        assert sum(segment_steps.parts(layers, segments)) == layers
+        spans = segment_memory.step(layers, segments, 1 / keeps)
+        assert sum(segment_memory.parts(layers, segments)) == layers
         chain = predict.checkpoint_chain(layers, segments, input_share=1 / keeps)
         assert max(max(first, last) for *_, first, last in spans) == pytest.approx(chain.held)
         assert spans[-1][1] == pytest.approx(3 * layers * chain.time) and spans[-1][3] == pytest.approx(0, abs=1e-9)
         assert (
             chain.held
-            >= predict.checkpoint_chain(layers, segment_steps.best(layers, 1 / keeps), input_share=1 / keeps).held
+            >= predict.checkpoint_chain(layers, segment_memory.best(layers, 1 / keeps), input_share=1 / keeps).held
         )
 
 
 def test_a_square_root_of_segments_is_best_where_a_layer_keeps_its_input_only() -> None:
-    assert segment_steps.best(49, 1.0) == 7  # Chen et al.
-    assert segment_steps.best(48, 1 / 17) == 24
+    assert segment_memory.best(49, 1.0) == 7  # Chen et al.
+    assert segment_memory.best(48, 1 / 17) == 24
 
 
 @pytest.mark.parametrize(("save_s", "failure_s"), [(60, 11_000), (600, 3600), (5, 1e6), (1800, 432)])
@@ -112,7 +112,7 @@ def test_daly_finds_the_least_loss_and_young_is_near_it(save_s: float, failure_s
 
 def test_the_drawn_job_loses_what_the_formula_says() -> None:
     job = (1200.0, 60.0, 11_000.0, 600.0)
-    spans = saved_job.stretch(*job, length=4e7)
+    spans = save_interval.stretch(*job, length=4e7)
     assert all(a[2] == pytest.approx(b[1]) for a, b in itertools.pairwise(spans)), "no gap"
     done = sum(end - start for what, start, end in spans if what == "work that counts")
     assert 1 - done / 4e7 == pytest.approx(predict.lost_to_failures(*job), abs=0.01)

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 
-from course_utils import frames
+from course_utils.failure import frames
+from course_utils.failure.frames import cell_of, died, fold, where
 from course_utils.folders import CELL
-from course_utils.frames import cell_of, died, fold, where
 
 LIBRARY = sysconfig.get_paths()["purelib"]
 TRACEBACK = f'''Traceback (most recent call last):
@@ -70,7 +71,7 @@ Thread 0x01 (most recent call first):
 Current thread 0x02 (most recent call first):
   File "{LIBRARY}/ctypes/__init__.py", line 519 in string_at
   File "{script}", line 2 in <module>
-  File "/somewhere/site-packages/course_utils/engines/child.py", line 144 in _run_main
+  File "/somewhere/site-packages/course_utils/launching/on_rank/rank_process.py", line 144 in _run_main
 
 Extension modules: torch._C (total: 1)
 '''
@@ -97,7 +98,7 @@ def test_the_sentence_names_the_wrapper_when_ddp_waits(tmp_path: Path):
   File "{LIBRARY}/torch/nn/parallel/distributed.py", line 5 in forward
   File "{LIBRARY}/torch/nn/modules/module.py", line 5 in _call_impl
   File "{script}", line 2 in <module>
-  File "/somewhere/course_utils/engines/child.py", line 9 in _run_main
+  File "/somewhere/course_utils/launching/on_rank/rank_process.py", line 9 in _run_main
 '''
     assert where(dump, 1) == "rank 1 waits in DDP's forward: `model(x)`, line 2 of train.py"
 
@@ -131,7 +132,7 @@ def test_a_torch_that_a_pth_file_adds_is_a_library_too(tmp_path: Path, monkeypat
         (tmp_path / package).mkdir(parents=True)
         (tmp_path / package / "__init__.py").touch()
         monkeypatch.syspath_prepend(str((tmp_path / package).parent))
-    monkeypatch.setattr("course_utils.frames._library_roots", frames._library_roots.__wrapped__)
+    monkeypatch.setattr("course_utils.failure.frames._library_roots", frames._library_roots.__wrapped__)
     assert not frames.is_students(str(tmp_path / "src/pytorch/torch/nn/functional.py"))
     assert frames.is_students(str(tmp_path / "src/mine/my_models/blocks.py"))
 
@@ -148,7 +149,7 @@ def test_a_library_that_is_the_program_is_read_like_the_students_own(tmp_path: P
   File "{LIBRARY}/torch/distributed/distributed_c10d.py", line 3 in barrier
   File "{folder}/pkg/loop.py", line 1 in run
   File "{folder}/pkg/train.py", line 2 in <module>
-  File "{frames.__file__.removesuffix("frames.py")}engines/child.py", line 9 in _run_main
+  File "{ROOT}/course_utils/launching/on_rank/rank_process.py", line 9 in _run_main
 '''
     assert where(dump, 0) == "rank 0 waits in barrier: `dist.barrier()`, line 1 of loop.py"
     assert where(dump.replace("pkg/loop", "other/loop"), 0).endswith(": `loop.run()`, line 2 of train.py")

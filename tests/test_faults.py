@@ -17,8 +17,8 @@ import pytest
 from conftest import Descendants
 from faults import KINDS, SCRIPT, draw, run_fault
 
-from course_utils.engines import local
-from course_utils.launcher import launch
+from course_utils.launching import local
+from course_utils.launching.launcher import launch
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from PIL import Image
 
 from course_utils import figures
 from course_utils.figures.canvas import INK, KINDS, ink_on
-from course_utils.provenance import Provenance
-from course_utils.published import Point, ddp_scaling
-from course_utils.samples import Samples
-from course_utils.units import number, readable_unit, unit_of_name
+from course_utils.results.provenance import Provenance
+from course_utils.results.published import Point, ddp_scaling
+from course_utils.results.samples import Samples
+from course_utils.show.units import number, readable_unit, unit_of_name
 
 RECORDED = Provenance("recorded", "8 x H100")
 

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import to_hex
 
 from course_utils import figures, predict
-from course_utils.provenance import Provenance
-from course_utils.samples import Samples
+from course_utils.results.provenance import Provenance
+from course_utils.results.samples import Samples
 
 MiB = 2**20
 RECORDED = Provenance("recorded", "8 x H100")

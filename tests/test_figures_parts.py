@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from course_utils import figures, predict
-from course_utils.samples import Samples
+from course_utils.results.samples import Samples
 
 STEP = {
     "load": 0.01,

@@ -10,9 +10,9 @@ import pytest
 from conftest import ROOT, Descendants, skip_or_fail
 from test_notebooks import check, run_notebook, show
 
+from course_utils.cells.magic import ranks
 from course_utils.check import check_exercise, lesson_exercises
-from course_utils.extras import EXTRAS, missing
-from course_utils.magic import ranks
+from course_utils.machine.optional_packages import EXTRAS, missing
 
 NOTEBOOKS = [path for folder in ("notebooks", "exercises", "solutions") for path in (ROOT / folder).glob("12_*.ipynb")]
 LESSON, SOLUTION = (next(p for p in NOTEBOOKS if p.parent.name == folder) for folder in ("notebooks", "solutions"))
@@ -37,7 +37,8 @@ def without(folder: Path, *names: str) -> dict[str, str]:
 
 
 def test_a_package_that_is_missing_is_named_with_its_cure(tmp_path: Path) -> None:
-    code = "from course_utils.extras import missing; print(missing('tensorflow')); print(missing('lightning'))"
+    code = "from course_utils.machine.optional_packages import missing\n"
+    code += "for name in ('tensorflow', 'lightning'): print(missing(name))"
     env = without(tmp_path, *EXTRAS) | {"PATH": "/usr/bin:/bin"}
     answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     tensorflow, lightning = answer.stdout.splitlines()
@@ -49,7 +50,7 @@ def test_a_cell_that_needs_what_is_missing_is_kept_and_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
-    monkeypatch.setattr("course_utils.magic.missing", lambda name: f"needs {name}")
+    monkeypatch.setattr("course_utils.cells.magic.missing", lambda name: f"needs {name}")
     namespace: dict[str, object] = {}
     assert ranks("2 --needs lightning --file lit.py -o run", "import lightning\n", namespace) is None
     assert namespace == {"run": None} and "not run: it needs lightning" in capsys.readouterr().out

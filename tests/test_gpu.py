@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, gpu_count
 
-from course_utils.engines import local
-from course_utils.launcher import launch
-from course_utils.machine import Machine
+from course_utils.launching import local
+from course_utils.launching.launcher import launch
+from course_utils.machine.here import Machine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.xdist_group("gpu")]  # one at a time
 
@@ -133,7 +133,7 @@ def test_a_kernel_that_has_already_used_cuda(script: Path) -> None:
 
 def test_a_rank_that_hangs_on_its_gpu_ends(script: Path) -> None:
     """Its stack is shown, its process is gone, and the GPU can be used again."""
-    from course_utils.launcher import RankError
+    from course_utils.launching.launcher import RankError
 
     script.write_text("import torch, time\nx = torch.ones(4, device='cuda')\nprint('on', x.device)\ntime.sleep(600)\n")
     with pytest.raises(RankError) as raised:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import course_utils.gpu_check as module
-from course_utils.doctor import Report, Row
-from course_utils.failure import LaunchError
-from course_utils.gpu_check import gpu_check, links
-from course_utils.gpu_check.links import Link
-from course_utils.machine import Gpu, Machine
-from course_utils.results import RankResult
-from course_utils.run import Run
+import course_utils.benchmarks.gpu_check as module
+from course_utils.benchmarks.gpu_check import gpu_check, links
+from course_utils.benchmarks.gpu_check.links import Link
+from course_utils.failure.errors import LaunchError
+from course_utils.machine.doctor import Report, Row
+from course_utils.machine.here import Gpu, Machine
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
 
 NVLINK_MBPS = 25_000
 

@@ -14,8 +14,8 @@ from conftest import ROOT
 from jupyterlab_server.config import get_federated_extensions
 
 from course_utils.lab import FOLDER, page, server, start
-from course_utils.lessons import Lesson
-from course_utils.progress import Done
+from course_utils.lab.lessons import Lesson
+from course_utils.lab.progress import Done
 
 CORE = tuple((str(i), str(i)) for i in range(20))
 LESSONS = [

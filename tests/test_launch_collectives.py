@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import Descendants
 
-from course_utils.engines import local
-from course_utils.engines.patience import Patience
-from course_utils.failure import RankError
-from course_utils.launcher import launch
+from course_utils.failure.errors import RankError
+from course_utils.launching import local
+from course_utils.launching.launcher import launch
+from course_utils.launching.supervisor.patience import Patience
 
 HEAD = """import os, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -16,9 +16,10 @@ from conftest import ROOT
 from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # noqa: F401
 from test_launch_table import ALL_ENGINES, ENGINES, GROUP, ranks
 
-from course_utils.engines import Request, local
-from course_utils.engines.termination import HANDLER_S
-from course_utils.sources import environment, module_file
+from course_utils.launching import local
+from course_utils.launching.engine import Request
+from course_utils.launching.sources import environment, module_file
+from course_utils.launching.supervisor.termination import HANDLER_S
 
 # --- what it imports -------------------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ def test_a_forked_process_that_reaches_the_end_is_not_the_rank(kernel: Kernel, e
         ranks(engine, fork.format(parent="print('the parent ends')", child="raise ValueError('of the child')"))
     )
     assert got.error is None and got.text.count("the parent ends") == 2, got.error
-    assert got.text.count("ValueError: of the child") == 2 and "engines/child.py" not in got.text
+    assert got.text.count("ValueError: of the child") == 2 and "rank_process.py" not in got.text
     got = kernel.run(
         ranks(engine, fork.format(parent="print('the parent ends')", child="raise SystemExit('words of the child')"))
     )
@@ -723,7 +724,7 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 IMPORTS = """import os, signal
-from course_utils.engines import local
+from course_utils.launching.engine import local
 from course_utils import launch
 open("e.py", "w").close()"""
 

@@ -338,7 +338,7 @@ def test_nothing_outlives_a_killed_kernel(own_kernel: Kernel, engine: str) -> No
         "def fork_during_the_launch():\n"
         "    time.sleep(1.0 if local.server() and local.server._ready else 8.0)\n"
         "    if os.fork() == 0:\n        time.sleep(600)\n"
-        "from course_utils.engines import local\nthreading.Thread(target=fork_during_the_launch, daemon=True).start()"
+        "from course_utils.launching import local\nthreading.Thread(target=fork_during_the_launch, daemon=True).start()"
     )
     own_kernel.start(ranks(engine, STUBBORN))
     for rank in (0, 1):
@@ -407,7 +407,7 @@ def test_a_server_whose_kernel_is_gone_before_it_could_look_imports_nothing() ->
     """A notebook may be done while the new Python is still starting: on a busy machine that takes seconds."""
     ours, its = socket.socketpair()
     ours.close()
-    server = ROOT / "course_utils" / "engines" / "server.py"
+    server = ROOT / "course_utils" / "launching" / "server.py"
     command = [sys.executable, "-X", "importtime", str(server), str(its.fileno()), str(os.getpid())]
     with its:
         ended = subprocess.run(command, pass_fds=[its.fileno()], stderr=subprocess.PIPE, text=True, timeout=120)

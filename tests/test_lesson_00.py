@@ -14,7 +14,7 @@ from conftest import made_run as run
 
 import lesson_00
 from course_utils import Run, Sweep, predict, published
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.explore import scaling_laws
 from course_utils.figures import Figure
 from lesson_00 import deeper, job

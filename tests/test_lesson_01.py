@@ -16,11 +16,11 @@ from conftest import ROOT, checks, concludes_nothing, disturb, made_run, takes_n
 
 import lesson_01
 from course_utils import Run
+from course_utils.cells.claims import ClaimError
 from course_utils.check import check_exercise, digest
-from course_utils.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.predict import BreakEven
-from course_utils.samples import Samples
+from course_utils.results.samples import Samples
 
 PAID_CASES = checks("lesson_01.cases").PAID_CASES
 HANDED_OUT, first_paid = checks("lesson_01.judge").HANDED_OUT, checks("lesson_01.judge").first_paid

@@ -14,9 +14,9 @@ from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
 
 import lesson_02
 from course_utils import Provenance, Run, Samples, Sweep, published
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.figures import Figure
-from course_utils.results import RankResult
+from course_utils.results.rank_result import RankResult
 from lesson_02 import deeper
 
 Out = pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 import lesson_03
 from course_utils import Run
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from lesson_03 import deeper, threads, traffic
 
 Records = list[dict[str, object]]

@@ -17,9 +17,9 @@ from torch.utils.data import DistributedSampler
 import lesson_03
 import lesson_04
 from course_utils import Run, Samples, Sweep, launch
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.figures import Figure
-from course_utils.pages import AT_ONCE, SENTENCE_ENDS, Diff
+from course_utils.show.pages import AT_ONCE, SENTENCE_ENDS, Diff
 
 
 def test_diff_counts_lines(tmp_path):

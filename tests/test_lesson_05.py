@@ -14,7 +14,7 @@ from conftest import ROOT, concludes_nothing, disturb, made_run
 
 import lesson_05
 from course_utils import Run, Samples, launch, predict
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.figures import Figure
 
 SIX = [0, 1, 2, 3, 4, 5]

@@ -16,10 +16,10 @@ from conftest import made_run as run
 
 import lesson_06
 from course_utils import Run, launch
-from course_utils.claims import ClaimError
-from course_utils.emulated import Emulated
+from course_utils.cells.claims import ClaimError
 from course_utils.figures import Figure
 from course_utils.predict import simulate_pipeline
+from course_utils.results.emulated import Emulated
 from lesson_06 import IDLE, deeper
 
 NOTEBOOK = ROOT / "notebooks" / "06_model_and_pipeline_parallel.ipynb"

@@ -14,7 +14,7 @@ from conftest import ROOT, concludes_nothing, disturb, made_run, program_of, tak
 
 import lesson_07
 from course_utils import Run, launch
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from lesson_07 import old_gradients, ways
 
 PAGE = ROOT / "notebooks" / "07_rpc_and_hogwild.ipynb"

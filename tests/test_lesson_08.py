@@ -15,11 +15,11 @@ from conftest import ROOT, concludes_nothing, disturb, made_run, takes_nonsense
 
 import lesson_08
 from course_utils import Run, launch
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.predict import Bracket
 from course_utils.predict.number_formats import FORMATS, Format
-from course_utils.provenance import Provenance
-from course_utils.samples import Samples
+from course_utils.results.provenance import Provenance
+from course_utils.results.samples import Samples
 from lesson_08 import small_gradients, speeds
 from lesson_08.pictures import percent
 from lesson_08.speeds import Step

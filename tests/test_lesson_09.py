@@ -15,9 +15,9 @@ from conftest import ROOT, concludes_nothing, disturb, takes_nonsense
 
 import lesson_09
 from course_utils import Run, launch
-from course_utils.claims import ClaimError
-from course_utils.emulated import Emulated
-from course_utils.results import RankResult
+from course_utils.cells.claims import ClaimError
+from course_utils.results.emulated import Emulated
+from course_utils.results.rank_result import RankResult
 from lesson_09 import kill_marks, room, saving
 
 NOTEBOOK = ROOT / "notebooks" / "09_checkpointing.ipynb"

@@ -16,8 +16,8 @@ from conftest import ROOT, takes_nonsense
 
 import lesson_10
 from course_utils import Run, launch
-from course_utils.claims import ClaimError
-from course_utils.results import RankResult
+from course_utils.cells.claims import ClaimError
+from course_utils.results.rank_result import RankResult
 from lesson_10 import GIB, STAGES, deeper
 
 NOTEBOOK = ROOT / "notebooks" / "10_sharded_training.ipynb"

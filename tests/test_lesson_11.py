@@ -17,11 +17,11 @@ from conftest import ROOT, takes_nonsense
 
 import lesson_11
 from course_utils import Provenance, Run, Sweep, launch, recorded
-from course_utils.claims import ClaimError
-from course_utils.clusters import cluster
-from course_utils.engines.slurm.job_template import torchrun_job
+from course_utils.cells.claims import ClaimError
+from course_utils.emulation.clusters import cluster
 from course_utils.explore import several_nodes
-from course_utils.results import RankResult
+from course_utils.results.rank_result import RankResult
+from course_utils.slurm.job_template import torchrun_job
 from lesson_11 import far, left_out, two_nodes
 
 NOTEBOOK = ROOT / "notebooks" / "11_beyond_one_machine.ipynb"

@@ -18,10 +18,11 @@ from by_torchrun import torchrun
 from conftest import ROOT, skip_or_fail, takes_nonsense
 
 import lesson_12
-from course_utils import Provenance, Run, Sweep, launch, pages, recorded
-from course_utils.claims import ClaimError
-from course_utils.extras import missing
-from course_utils.results import RankResult
+from course_utils import Provenance, Run, Sweep, launch, recorded
+from course_utils.cells.claims import ClaimError
+from course_utils.machine.optional_packages import missing
+from course_utils.results.rank_result import RankResult
+from course_utils.show import pages
 from lesson_12 import deeper, recordings
 
 NOTEBOOK = ROOT / "notebooks" / "12_lightning_and_tensorflow.ipynb"

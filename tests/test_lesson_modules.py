@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from kernels import Kernel, own_kernel  # noqa: F401
 
-from course_utils import lesson_modules
+from course_utils.cells import lesson_modules
 
 
 def finders() -> int:

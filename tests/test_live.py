@@ -19,9 +19,19 @@ from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # no
 from nbclient import NotebookClient
 from test_run import a_run
 
-from course_utils import live, watch
-from course_utils.live import APPEARS_S, FEW_ROWS, INTERVAL_S, WIDTH, Known, LiveView, Rank, lines, page
-from course_utils.watch import last_line, news
+from course_utils.launching.under_the_cell import live, watch
+from course_utils.launching.under_the_cell.live import (
+    APPEARS_S,
+    FEW_ROWS,
+    INTERVAL_S,
+    WIDTH,
+    Known,
+    LiveView,
+    Rank,
+    lines,
+    page,
+)
+from course_utils.launching.under_the_cell.watch import last_line, news
 
 RUNNING = (Rank(0, "running", (3, 10), "loss=0.5"), Rank(1, "running", (2, 10), "loss=0.6"))
 STUCK = Rank(16, "running", place="at x")

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from course_utils import local_slurm
-from course_utils.local_slurm import starting
-from course_utils.local_slurm.cluster import MARK, start_time
+from course_utils.slurm import local_cluster
+from course_utils.slurm.local_cluster import starting
+from course_utils.slurm.local_cluster.cluster import MARK, start_time
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
@@ -45,7 +45,7 @@ def test_it_takes_the_cluster_down_when_its_user_is_killed(tmp_path: Path) -> No
     daemon = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: str(folder)})
     made_up(folder, daemon.pid)
     guard = subprocess.Popen(
-        [sys.executable, "-m", "course_utils.local_slurm.guard", str(user.pid), str(folder)], cwd=ROOT
+        [sys.executable, "-m", "course_utils.slurm.local_cluster.guard", str(user.pid), str(folder)], cwd=ROOT
     )
     time.sleep(1.0)
     assert guard.poll() is None and daemon.poll() is None, "it waits while the user lives"
@@ -59,7 +59,7 @@ def test_it_ends_with_the_cluster(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     made_up(folder, os.getpid())
     guard = subprocess.Popen(
-        [sys.executable, "-m", "course_utils.local_slurm.guard", str(os.getpid()), str(folder)], cwd=ROOT
+        [sys.executable, "-m", "course_utils.slurm.local_cluster.guard", str(os.getpid()), str(folder)], cwd=ROOT
     )
     time.sleep(0.5)
     (folder / "cluster.json").unlink()
@@ -74,7 +74,7 @@ def test_down_names_the_cluster_again_that_was_named_before(monkeypatch: pytest.
         folder = Path(parent, "c")
         daemon = subprocess.Popen(["sleep", "60"])  # shows no mark, like one that has just begun
         made_up(folder, daemon.pid)
-        cluster = local_slurm.up(nodes=2, folder=folder)
+        cluster = local_cluster.up(nodes=2, folder=folder)
         assert os.environ["SLURM_CONF"] == cluster.conf
         cluster.down()
     assert gone(daemon) and os.environ["SLURM_CONF"] == "/etc/site/slurm.conf"

@@ -18,10 +18,10 @@ import numpy
 import pytest
 from conftest import ROOT
 
-from course_utils import machine as module
-from course_utils.clusters import cluster
-from course_utils.engines.placement import place, place_on_cluster
-from course_utils.machine import Gpu, Machine
+from course_utils.emulation.clusters import cluster
+from course_utils.launching.placement import place, place_on_cluster
+from course_utils.machine import here as module
+from course_utils.machine.here import Gpu, Machine
 
 DRIVER = "580.65.06"
 Trying = Callable[..., list[dict[str, str]]]
@@ -595,7 +595,8 @@ def test_cores_of_a_container(tmp_path: Path, files: dict[str, str], expected: l
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 def test_cores_respect_affinity() -> None:
     code = (
-        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); from course_utils.machine import Machine;"
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
+        " from course_utils.machine.here import Machine;"
         " print(Machine.here().cores)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout == "1\n"
@@ -610,7 +611,7 @@ def test_this_machine_and_its_words() -> None:
 
 def test_looking_at_the_machine_leaves_torch_alone() -> None:
     code = (
-        "import sys; from course_utils.engines.placement import place; from course_utils.machine import Machine;"
+        "import sys; from course_utils.launching.placement import place; from course_utils.machine.here import Machine;"
         " place(Machine.here()); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -16,15 +16,15 @@ import pytest
 from conftest import ROOT
 from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # noqa: F401
 
-from course_utils import magic, magic_names
-from course_utils.engines import local
-from course_utils.engines.options import ENGINES
-from course_utils.failure import LaunchError, RankError
-from course_utils.launcher import launch
-from course_utils.magic import NothingFailed, OtherFailure, ranks
-from course_utils.magic_line import DEFAULTS, complete
-from course_utils.results import RankResult
-from course_utils.run import Run
+from course_utils.cells import magic, magic_names
+from course_utils.cells.magic import NothingFailed, OtherFailure, ranks
+from course_utils.cells.magic_line import DEFAULTS, complete
+from course_utils.failure.errors import LaunchError, RankError
+from course_utils.launching import local
+from course_utils.launching.launcher import launch
+from course_utils.launching.options import ENGINES
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
 
 
 @pytest.fixture
@@ -480,7 +480,7 @@ def test_one_percent_too_few(calls: list[Any]) -> None:
 
 
 def test_the_extension_comes_and_goes_in_a_notebook(own_kernel: Kernel) -> None:
-    assert own_kernel.run("%load_ext course_utils\nfrom course_utils.engines import local").error is None
+    assert own_kernel.run("%load_ext course_utils\nfrom course_utils.launching import local").error is None
     server = own_kernel.ask("local.server()")
     assert own_kernel.run("%load_ext course_utils").text.startswith("The course_utils extension is already loaded")
     assert own_kernel.run("%config Ranks.timeout = 'x'").text.strip().endswith("not the str 'x'.")
@@ -624,7 +624,7 @@ def test_completion_of_the_program_in_a_cell(kernel: Kernel) -> None:
 
 
 def test_completion_never_raises_and_never_runs_the_program(tmp_path: Path) -> None:
-    from course_utils.completion import answer
+    from course_utils.launching.completion import answer
 
     harm = f"open({str(tmp_path / 'harm')!r}, 'w')\n"
     for text in (*(text for text, _ in COMPLETED[::3]), *NOTHING):
@@ -793,10 +793,10 @@ def test_a_saved_folder_runs_under_plain_torchrun(
 
 def test_what_only_works_in_the_notebook_cannot_travel(home: Path, tmp_path: Path) -> None:
     for source in (
-        "from course_utils.launcher import launch",
+        "from course_utils.launching.launcher import launch",
         "from course_utils import launch",
         "from course_utils import figures",
-        "import course_utils.claims as c",
+        "import course_utils.cells.claims as c",
     ):
         with pytest.raises(
             LaunchError, match="needs the notebook; a script that runs elsewhere can use rank, workloads"
@@ -809,7 +809,7 @@ def test_what_only_works_in_the_notebook_cannot_travel(home: Path, tmp_path: Pat
 
 
 def test_a_name_with_a_dash_keeps_it(tmp_path: Path) -> None:
-    from course_utils.bundle import save_bundle
+    from course_utils.launching.bundle import save_bundle
 
     (tmp_path / "train-small.py").write_text("x = 1\n")
     save_bundle(tmp_path / "train-small.py", tmp_path / "out")
@@ -839,22 +839,22 @@ def test_a_figure_of_a_rank_is_shown_under_the_cell(kernel: Kernel, engine: str)
 
 
 def test_many_figures_and_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from course_utils import plt_show
+    from course_utils.launching.under_the_cell import shown_figures
 
     lines = []
-    for number in range(1, plt_show.MOST + 3):
+    for number in range(1, shown_figures.MOST + 3):
         (tmp_path / f"rank0.figure{number}.png").write_bytes(b"PNG")
         lines.append(f"rank 0 | figure: {tmp_path}/rank0.figure{number}.png\n")
     gone = f"rank 0 | figure: {tmp_path}/rank1.figure1.png\n"
     text = "".join(["rank 0 | a\n", gone, *lines, "rank 0 | figure: none.png\n"])
-    plt_show.Figures().write(text, sys.stdout)
+    shown_figures.Figures().write(text, sys.stdout)
     assert capsys.readouterr().out == text, "a terminal shows the path"
     with pytest.MonkeyPatch.context() as patch:
         seen: list[str] = []
-        patch.setattr(plt_show, "_in_notebook", lambda: True)
-        patch.setattr(plt_show, "_display", lambda png, name: seen.append(name))
-        plt_show.Figures().write(text, sys.stdout)
+        patch.setattr(shown_figures, "_in_notebook", lambda: True)
+        patch.setattr(shown_figures, "_display", lambda png, name: seen.append(name))
+        shown_figures.Figures().write(text, sys.stdout)
     out = capsys.readouterr().out
-    assert len(seen) == plt_show.MOST - 1 and out.count("(a cell shows 16 figures)") == 3
+    assert len(seen) == shown_figures.MOST - 1 and out.count("(a cell shows 16 figures)") == 3
     assert out.startswith(f"rank 0 | a\nrank 0 | figure 1: {tmp_path}/rank1.figure1.png\n"), "a file that has gone"
     assert out.endswith("rank 0 | figure: none.png\n")

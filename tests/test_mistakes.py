@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from course_utils import mistakes
-from course_utils.engines import local
-from course_utils.engines.patience import Patience
-from course_utils.failure import LaunchError, RankError
+from course_utils.failure import advice
+from course_utils.failure.advice import hint
+from course_utils.failure.errors import LaunchError, RankError
 from course_utils.folders import CELL
-from course_utils.launcher import launch
-from course_utils.mistakes import hint
+from course_utils.launching import local
+from course_utils.launching.launcher import launch
+from course_utils.launching.supervisor.patience import Patience
 
 
 def message_of(code: str) -> tuple[str, str]:
@@ -80,7 +80,7 @@ _of_the_notebook.__module__ = "__main__"
 def test_a_name_that_the_notebook_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"batch_size": 64, "model": object(), "train": _of_the_notebook, "np": pickle, "Path": Path, "sys": sys}
     shell = SimpleNamespace(user_ns=known)
-    monkeypatch.setitem(mistakes.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(advice.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 
     def said(name: str, more: str = "") -> str:
         return hint("NameError", f"name {name!r} is not defined{more}")
@@ -96,7 +96,7 @@ def test_a_name_that_the_notebook_knows(monkeypatch: pytest.MonkeyPatch) -> None
 def test_names_that_everybody_uses() -> None:
     """Each import is one that works."""
     assert hint("NameError", "name 'dist' is not defined") == "Begin the cell with `import torch.distributed as dist`."
-    for name, line in mistakes._IMPORTS.items():
+    for name, line in advice._IMPORTS.items():
         found: dict[str, object] = {}
         exec(line, found)
         assert name in found, line
@@ -123,7 +123,7 @@ def test_names_that_everybody_uses() -> None:
     ],
 )
 def test_a_line_that_only_a_notebook_understands(tmp_path: Path, line: str, said: str) -> None:
-    found = mistakes.about_line(line)
+    found = advice.about_line(line)
     assert said in found and bool(said) == bool(found)
     script = tmp_path / "cell.py"
     script.write_text(f"import os\nif True:\n    {line.strip()}\n")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from course_utils import not_emulated
+from course_utils.emulation import not_emulated
 from course_utils.emulation.imports import after_import
-from course_utils.launcher import RankError, launch
-from course_utils.not_emulated import LIMITS
+from course_utils.emulation.not_emulated import LIMITS
+from course_utils.launching.launcher import RankError, launch
 
 pytestmark = pytest.mark.xdist_group("emulated")  # one warm server for all
 
@@ -238,7 +238,7 @@ def test_a_module_is_changed_though_somebody_has_only_looked_for_it(
 def test_torchs_compiler_can_be_imported_late() -> None:
     """A warm rank has it already; a cold one imports it when torch's functions are replaced, and it looks at each."""
     code = (
-        "from course_utils.clusters import cluster; from course_utils.emulation import activate\n"
+        "from course_utils.emulation.clusters import cluster; from course_utils.emulation import activate\n"
         "activate(cluster('2xT4').to_json(), 0, 1)\nimport torch._dynamo"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -21,8 +21,8 @@ import pytest
 from conftest import ROOT
 from IPython.core.inputtransformer2 import TransformerManager
 
+from course_utils.cells.magic_line import ranks_options, words_of
 from course_utils.check import lesson_exercises
-from course_utils.magic_line import ranks_options, words_of
 
 FOLDERS = ("notebooks", "exercises", "solutions")
 NOTEBOOKS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.ipynb"))

@@ -21,7 +21,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from conftest import ROOT, Descendants, add_claims, load_tool, tell
 
-from course_utils.extras import EXTRAS, missing
+from course_utils.machine.optional_packages import EXTRAS, missing
 
 list_claims = load_tool("list_claims")
 CELL_TIMEOUT_S = 180

@@ -13,14 +13,14 @@ from typing import Any
 import psutil
 import pytest
 
-from course_utils import sweeps
-from course_utils.engines import other_work
-from course_utils.engines.other_work import Look, disturbed, look, others
-from course_utils.launcher import busy_machine
-from course_utils.provenance import Provenance
-from course_utils.results import RankResult
-from course_utils.run import Run
-from course_utils.samples import Verdict
+from course_utils.launching import sweeps
+from course_utils.launching.launcher import busy_machine
+from course_utils.machine import busy
+from course_utils.machine.busy import Look, disturbed, look, others
+from course_utils.results.provenance import Provenance
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
+from course_utils.results.samples import Verdict
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_nothing_is_said_of_what_is_not_known(tmp_path: Path, monkeypatch: pytes
     assert others(None, now) is None and others(now, None) is None
     assert others(now, Look(10.3, 2.0, 1.0, 0.0)) is None, "too short to tell"
     for text in (None, "", "cpu  1 2 3", "gone"):
-        monkeypatch.setattr(other_work, "STAT", tmp_path / "stat")
+        monkeypatch.setattr(busy, "STAT", tmp_path / "stat")
         if text is not None:
             (tmp_path / "stat").write_text(text)
         assert look() is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import NONSENSE
 
-from course_utils.pages import as_number, bet
+from course_utils.show.pages import as_number, bet
 
 WORDS = {"close": "good eye.", "over": "It's less, because they wait.", "under": "as most people say."}
 

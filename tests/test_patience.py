@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from course_utils.engines import Request, patience
-from course_utils.engines.options import LaunchOptions
-from course_utils.engines.patience import USUAL, Patience, Watch
-from course_utils.failure import RankError
-from course_utils.launcher import launch
+from course_utils.failure.errors import RankError
+from course_utils.launching.engine import Request
+from course_utils.launching.launcher import launch
+from course_utils.launching.options import LaunchOptions
+from course_utils.launching.supervisor import patience
+from course_utils.launching.supervisor.patience import USUAL, Patience, Watch
 
 RANKS, PIDS = (0, 1), (10, 11)
 

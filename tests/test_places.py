@@ -14,7 +14,7 @@ from conftest import ROOT
 from kernels import Kernel, close_shared_kernel, kernel  # noqa: F401
 
 from course_utils import LaunchError, folders
-from course_utils.magic import ranks
+from course_utils.cells.magic import ranks
 
 POOR = [sys.executable, str(ROOT / "tests" / "poor_machine.py")]
 LESSON = "04_distributed_data_parallel"

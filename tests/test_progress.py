@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_utils import claim, progress
+from course_utils import claim
 from course_utils.folders import COURSE
-from course_utils.lessons import Lesson, cell_hash, lessons
+from course_utils.lab import progress
+from course_utils.lab.lessons import Lesson, cell_hash, lessons
 
 ONE, TWO, BOTH = "x = 1", "guess = ...", "%load_ext course_utils"
 

@@ -83,9 +83,9 @@ def test_asking_for_a_name_first_hides_no_submodule() -> None:
     code = """
         from course_utils import *
         import course_utils
-        import course_utils.launcher, course_utils.run, course_utils.machine
+        import course_utils.launching.launcher, course_utils.results.run, course_utils.machine.here
         from course_utils import run, machine, check, claims
-        found = [course_utils.launcher.launch is launch, run.Run is Run, machine.Machine is Machine,
+        found = [course_utils.launching.launcher.launch is launch, run.Run is Run, machine.Machine is Machine,
                  check.summary is summary, claims.claim is claim, callable(course_utils.launch)]
     """
     assert all(fresh(code))

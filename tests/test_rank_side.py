@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from course_utils.check import FOLDER
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 # Gloo's ranks learn each other's addresses from a store. Here one rank learns them late, when all others know its own
 # and have connected to it.

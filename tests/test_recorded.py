@@ -13,10 +13,10 @@ import pytest
 from conftest import ROOT, load_tool
 
 from course_utils import recorded
-from course_utils.provenance import Provenance
-from course_utils.results import RankResult
-from course_utils.run import Run
-from course_utils.sweeps import Sweep
+from course_utils.results.provenance import Provenance
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
+from course_utils.results.sweep import Sweep
 
 record = load_tool("record")
 MACHINE = "AMD EPYC, 16 cores, 128 GiB, 8 x H100"

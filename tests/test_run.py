@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from course_utils import run as run_module
-from course_utils import sweeps as sweeps_module
-from course_utils.launcher import LaunchError, _save
-from course_utils.provenance import Provenance
-from course_utils.results import RankResult, RanksDiffer
-from course_utils.run import Run
-from course_utils.samples import Samples, Verdict
-from course_utils.sweeps import Sweep, sweep
+from course_utils.launching import sweeps as sweeps_module
+from course_utils.launching.launcher import LaunchError, _save
+from course_utils.launching.sweeps import sweep
+from course_utils.results import run as run_module
+from course_utils.results.provenance import Provenance
+from course_utils.results.rank_result import RankResult, RanksDiffer
+from course_utils.results.run import Run
+from course_utils.results.samples import Samples, Verdict
+from course_utils.results.sweep import Sweep
 
 
 def a_run(values: list[float] = [1.0], **settings: Any) -> Run:  # noqa: B006

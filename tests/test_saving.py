@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from course_utils import predict
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 
 def test_the_interval_loses_less_than_its_neighbours_and_saving_and_repeating_cost_the_same_there():

@@ -17,7 +17,7 @@ import pytest
 from kernels import Kernel, close_shared_kernel, kernel  # noqa: F401
 from test_launch_table import ENGINES, ranks
 
-from course_utils.engines.shm import SharedMemory
+from course_utils.launching.supervisor.shm import SharedMemory
 
 SHM = Path("/dev/shm")
 pytestmark = pytest.mark.skipif(not SHM.is_dir(), reason="this system has no /dev/shm")

@@ -24,14 +24,13 @@ from by_torchrun import torchrun
 from conftest import ROOT, skip_or_fail, tell
 from kernels import limit
 
-from course_utils import local_slurm
-from course_utils.engines.slurm import job_file, jobs
-from course_utils.engines.slurm.job_template import torchrun_job
-from course_utils.engines.torchrun import torchrun_commands
-from course_utils.launcher import RankError, launch
-from course_utils.local_slurm import Cluster, LocalSlurmError
-from course_utils.magic import ranks
-from course_utils.run import Run
+from course_utils.cells.magic import ranks
+from course_utils.launching.launcher import RankError, launch
+from course_utils.launching.torchrun import torchrun_commands
+from course_utils.results.run import Run
+from course_utils.slurm import job_file, jobs, local_cluster
+from course_utils.slurm.job_template import torchrun_job
+from course_utils.slurm.local_cluster import Cluster, LocalSlurmError
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -48,7 +47,7 @@ report(total=t[0].item(), node=os.uname().nodename, world=dist.get_world_size())
 
 def started(folder: Path, **settings: Any) -> Cluster:
     try:
-        return local_slurm.up(nodes=2, folder=folder, **settings)
+        return local_cluster.up(nodes=2, folder=folder, **settings)
     except LocalSlurmError as error:
         skip_or_fail(f"no local Slurm: {error}")
         raise
@@ -300,7 +299,7 @@ def strict(cluster: Cluster) -> Iterator[Cluster]:
     signals its own children."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         try:
-            other = local_slurm.up(nodes=2, folder=Path(folder, "c"), proctrack="cgroup")
+            other = local_cluster.up(nodes=2, folder=Path(folder, "c"), proctrack="cgroup")
         # no writable cgroups here; this one signals the process group of each task, and torchrun gives each rank one of
         # its own
         except LocalSlurmError:
@@ -470,12 +469,12 @@ def test_down_leaves_nothing(monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
         while len(sleepers()) < 3 and time.monotonic() < until:
             time.sleep(0.1)
         assert len(sleepers()) == 3
-        command = [sys.executable, "-m", "course_utils.local_slurm", "down", "--folder", str(folder)]
+        command = [sys.executable, "-m", "course_utils.slurm.local_cluster", "down", "--folder", str(folder)]
         said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert "nothing of it is left" in said.stdout, said.stderr
         assert not cluster._processes() and not [p for p in sleepers() if p.status() != psutil.STATUS_ZOMBIE]
         assert networks() == before and not folder.exists() and Path("/proc/self/mounts").read_text() == mounts
-        assert local_slurm.find(folder) is None
+        assert local_cluster.find(folder) is None
 
 
 def test_nodes_that_share_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

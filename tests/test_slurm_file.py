@@ -20,19 +20,19 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from course_utils import local_slurm, watch
-from course_utils.engines.slurm import engine as slurm
-from course_utils.engines.slurm import job_file, jobs
-from course_utils.engines.slurm.job_template import torchrun_job
-from course_utils.engines.slurm.placement import place_job
-from course_utils.engines.slurm.site import Site, load_site
-from course_utils.engines.torchrun import torchrun_commands
-from course_utils.failure import LaunchError, RankError
-from course_utils.launcher import launch
-from course_utils.local_slurm import starting
-from course_utils.magic import ranks
-from course_utils.results import RankResult, read_ranks
-from course_utils.run import Run
+from course_utils.cells.magic import ranks
+from course_utils.failure.errors import LaunchError, RankError
+from course_utils.launching.launcher import launch
+from course_utils.launching.torchrun import torchrun_commands
+from course_utils.launching.under_the_cell import watch
+from course_utils.results.rank_result import RankResult, read_ranks
+from course_utils.results.run import Run
+from course_utils.slurm import engine as slurm
+from course_utils.slurm import job_file, jobs, local_cluster
+from course_utils.slurm.job_placement import place_job
+from course_utils.slurm.job_template import torchrun_job
+from course_utils.slurm.local_cluster import starting
+from course_utils.slurm.site import Site, load_site
 
 TOOLS = ("bash", "sh", "cat", "sleep", "env", "mkdir", "rm", "touch")
 
@@ -652,35 +652,35 @@ def test_a_local_slurm_that_cannot_be(home: Path, monkeypatch: pytest.MonkeyPatc
     """Also on a machine without Slurm: the programs are made up, and the machine's own are ignored."""
     monkeypatch.setattr(starting, "PATH", str(home / "bin"))
     for nodes in (1, 9, "2", True):
-        with pytest.raises(local_slurm.LocalSlurmError, match="2 to 8 nodes"):
-            local_slurm.up(nodes)  # type: ignore[arg-type]
+        with pytest.raises(local_cluster.LocalSlurmError, match="2 to 8 nodes"):
+            local_cluster.up(nodes)  # type: ignore[arg-type]
     for name in starting.PROGRAMS:
         program(home, name, "exit 1")
-    with pytest.raises(local_slurm.LocalSlurmError, match="too long a path"):
-        local_slurm.up(2, folder=home / ("x" * 100))
+    with pytest.raises(local_cluster.LocalSlurmError, match="too long a path"):
+        local_cluster.up(2, folder=home / ("x" * 100))
     (home / "full").mkdir()
     (home / "full" / "file").touch()
-    with pytest.raises(local_slurm.LocalSlurmError, match="holds something else|too long"):
-        local_slurm.up(2, folder=home / "full")
+    with pytest.raises(local_cluster.LocalSlurmError, match="holds something else|too long"):
+        local_cluster.up(2, folder=home / "full")
     assert (home / "full" / "file").exists()
 
 
 def test_a_local_slurm_without_its_programs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "PATH", str(home / "bin"))
     with pytest.raises(
-        local_slurm.LocalSlurmError,
+        local_cluster.LocalSlurmError,
         match="munged, slurmctld, .* are missing; on Debian or Ubuntu, as root: apt-get install",
     ):
-        local_slurm.up(2)
-    assert local_slurm.find(home / "nothing") is None
+        local_cluster.up(2)
+    assert local_cluster.find(home / "nothing") is None
 
 
 def test_a_link_that_cannot_be_made_slow() -> None:
-    shared = local_slurm.Cluster("/x", ["n1", "n2"], ["127.0.0.1"] * 2)
-    with pytest.raises(local_slurm.LocalSlurmError, match="share this host"):
+    shared = local_cluster.Cluster("/x", ["n1", "n2"], ["127.0.0.1"] * 2)
+    with pytest.raises(local_cluster.LocalSlurmError, match="share this host"):
         shared.shape("1gbit")
     for rate in ("fast", "1", "-1gbit", "1gbit; reboot"):
-        with pytest.raises(local_slurm.LocalSlurmError, match="a rate is a number and its unit"):
+        with pytest.raises(local_cluster.LocalSlurmError, match="a rate is a number and its unit"):
             shared.shape(rate)
 
 
@@ -690,7 +690,7 @@ def test_the_warning_comes_when_ranks_have_had_their_time() -> None:
 
 def test_how_processes_are_tracked_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(starting, "FREEZER", tmp_path / "none")
-    with pytest.raises(local_slurm.LocalSlurmError, match="proctrack is one of linuxproc, pgid, cgroup; got 'systemd'"):
-        local_slurm.up(2, proctrack="systemd")
-    with pytest.raises(local_slurm.LocalSlurmError, match="needs root and a writable"):
-        local_slurm.up(2, proctrack="cgroup")
+    with pytest.raises(local_cluster.LocalSlurmError, match="linuxproc, pgid, cgroup; got 'systemd'"):
+        local_cluster.up(2, proctrack="systemd")
+    with pytest.raises(local_cluster.LocalSlurmError, match="needs root and a writable"):
+        local_cluster.up(2, proctrack="cgroup")

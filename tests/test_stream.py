@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_utils import stream
-from course_utils.live import INTERVAL_S, Rank
-from course_utils.stream import HEAD_LINES, LINE_INTERVAL_S, LINE_LETTERS, TAIL_LINES, Stream
+from course_utils.launching.under_the_cell import stream
+from course_utils.launching.under_the_cell.live import INTERVAL_S, Rank
+from course_utils.launching.under_the_cell.stream import HEAD_LINES, LINE_INTERVAL_S, LINE_LETTERS, TAIL_LINES, Stream
 
 
 @pytest.fixture

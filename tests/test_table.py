@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from course_utils import claim, more_checks
-from course_utils.claims import ClaimError
+from course_utils.cells.claims import ClaimError
 from course_utils.figures.canvas import Figure, new_axes
-from course_utils.pages import figure_first, say
-from course_utils.table import (
+from course_utils.show.pages import figure_first, say
+from course_utils.show.table import (
     ASIDE,
     GOOD,
     INK_SHARE,
@@ -115,7 +115,7 @@ def test_a_sentence_of_a_lesson_is_text_and_html(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "Two of three. Well judged.\n", "what wasn't guessed leaves no gap and no line"
     shown: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("course_utils.pages.show", shown.append)
+        patched.setattr("course_utils.show.pages.show", shown.append)
         say("is 1 < 2, `x`?")
     assert "is 1 &lt; 2, <code>x</code>?</div>" in shown[0]._repr_html_()
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from course_utils import figures, predict, spans, traces
-from course_utils.launcher import launch
-from course_utils.run import Run
+from course_utils import figures, predict, traces
+from course_utils.launching.launcher import launch
+from course_utils.results import spans
+from course_utils.results.run import Run
 
 MAIN, LINK = 100, 101  # threads
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_utils import units
-from course_utils.samples import Samples
+from course_utils.results.samples import Samples
+from course_utils.show import units
 
 
 @pytest.mark.parametrize(

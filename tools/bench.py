@@ -100,7 +100,7 @@ def by_torchrun(script: Path, ranks: int) -> None:
 
 
 def launches(folder: Path) -> None:
-    from course_utils.launcher import launch, warm_up
+    from course_utils.launching.launcher import launch, warm_up
 
     warm_up()
     print(f"{'launch, seconds':34}{'warm':>27}{'cold':>27}{'torchrun':>27}{'torchrun/warm':>15}{'torchrun/cold':>15}")
@@ -125,7 +125,7 @@ def launches(folder: Path) -> None:
 
 def collectives(folder: Path) -> None:
     """What the record of collectives costs, from launches that take turns."""
-    from course_utils.launcher import launch
+    from course_utils.launching.launcher import launch
 
     script = folder / "collectives.py"
     script.write_text(COLLECTIVES)
@@ -167,7 +167,7 @@ def lesson() -> None:
 
 
 def main() -> None:
-    from course_utils.machine import Machine
+    from course_utils.machine.here import Machine
 
     print(Machine.here())
     print(f"load of the last minute: {os.getloadavg()[0]:.1f}")

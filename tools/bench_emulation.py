@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from course_utils import predict, published
-from course_utils.clusters import Device, cluster
 from course_utils.emulation import links
-from course_utils.failure import RankError
+from course_utils.emulation.clusters import Device, cluster
+from course_utils.failure.errors import RankError
 from course_utils.folders import COURSE
-from course_utils.launcher import launch
+from course_utils.launching.launcher import launch
 
 HERE = Path(__file__).resolve().parent
 STEP, TRAINING, MEMORY = (HERE / f"emulated_{name}.py" for name in ("step", "training", "memory"))

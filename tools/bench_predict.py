@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from course_utils import predict
-from course_utils.calibration import calibrate
-from course_utils.launcher import launch
-from course_utils.run import Run
+from course_utils.benchmarks.calibration import calibrate
+from course_utils.launching.launcher import launch
+from course_utils.results.run import Run
 
 SCRIPT = Path(__file__).resolve().parent / "bench_step.py"
 CORNERS = [(batch, width) for batch in (32, 192) for width in (0.5, 1.5)]

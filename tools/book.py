@@ -84,7 +84,7 @@ def glossary() -> str:
 
 
 def machine() -> str:
-    from course_utils.machine import Machine
+    from course_utils.machine.here import Machine
 
     return str(Machine.here())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this checkout's own package
 
-from course_utils.claims import SIGNS
+from course_utils.cells.claims import SIGNS
 
 
 def read(paths: Iterable[str | Path]) -> list[dict[str, Any]]:

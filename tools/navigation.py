@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # this checkout's own package
 
-from course_utils.lessons import Lesson, lessons
+from course_utils.lab.lessons import Lesson, lessons
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACEHOLDER = "https://github.com/OWNER/REPOSITORY"

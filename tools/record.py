@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from course_utils import recorded  # noqa: E402
-from course_utils.extras import EXTRAS  # noqa: E402
-from course_utils.run import Run  # noqa: E402
-from course_utils.sweeps import Sweep  # noqa: E402
+from course_utils.machine.optional_packages import EXTRAS  # noqa: E402
+from course_utils.results.run import Run  # noqa: E402
+from course_utils.results.sweep import Sweep  # noqa: E402
 
 TAG = "record="
 MOST_BYTES = 200_000  # of a file: figures need the steps of some repeats, not every record of a long training

@@ -22,11 +22,11 @@ sys.path.insert(0, str(ROOT))
 
 
 from course_utils import launch  # noqa: E402
-from course_utils.run import Run  # noqa: E402
-from course_utils.sweeps import Sweep  # noqa: E402
+from course_utils.results.run import Run  # noqa: E402
+from course_utils.results.sweep import Sweep  # noqa: E402
 from tools import record  # noqa: E402
 
-PROGRAMS = ROOT / "course_utils" / "explore"
+PROGRAMS = ROOT / "course_utils" / "explore" / "programs"
 # Name of the recording: its program, and the grid.
 GRIDS: Mapping[str, tuple[str, Mapping[str, list[Any]]]] = {
     "04_time_to_accuracy": (

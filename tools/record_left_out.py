@@ -19,7 +19,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from course_utils import Machine, Provenance, local_slurm  # noqa: E402
+from course_utils import Machine, Provenance  # noqa: E402
+from course_utils.slurm import local_cluster  # noqa: E402
 
 JOB = ROOT / "notebooks" / "take_home" / "11_job.sbatch"
 PROGRAM = """\
@@ -120,7 +121,7 @@ def trial(part: str, whole: bool) -> dict[str, Any]:
 
 def main() -> None:
     os.chdir(tempfile.gettempdir())
-    cluster = local_slurm.up(nodes=2, folder=Path(tempfile.gettempdir(), f"left-out-{os.getpid()}"))
+    cluster = local_cluster.up(nodes=2, folder=Path(tempfile.gettempdir(), f"left-out-{os.getpid()}"))
     try:
         found = {(part, whole): trial(part, whole) for part in PARTS for whole in (True, False)}
     finally:

@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from course_utils.machine import usable_cores  # noqa: E402
+from course_utils.machine.here import usable_cores  # noqa: E402
 
 MOST_WOBBLES = 5
 MOST_SECOND_CHANCES = 12  # of more failures than these, something else is the cause

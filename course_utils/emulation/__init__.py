@@ -7,6 +7,7 @@ what the operator would take.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Callable
@@ -23,7 +24,6 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
     """
     from torch.distributed import is_available
 
-    from ..clusters import Cluster
     from . import (
         autocast,
         choices,
@@ -40,6 +40,7 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
         spawned,
         tensors,
     )  # fmt: skip
+    from .clusters import Cluster
     from .state import Gpus
 
     found = Cluster.from_json(cluster)
@@ -103,4 +104,10 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
     return finish
 
 
-__all__ = ["activate"]
+def begin(number: int, host_s: float) -> None:
+    """In a process that a rank spawned, before its program is imported: it's the `number`th of its parent, whose host's
+    clock stands at `host_s`."""
+    atexit.register(activate(os.environ["COURSE_CLUSTER"], number, spawned_at=host_s))
+
+
+__all__ = ["activate", "begin"]

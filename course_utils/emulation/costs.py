@@ -15,8 +15,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
-from ..clusters import Device
 from . import recurrent
+from .clusters import Device
 
 aten = torch.ops.aten
 _NAMES = {

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from .. import not_emulated
-from ..not_emulated import LIMITS, Limit, NotEmulated
-from . import attention, tensors
+from . import attention, not_emulated, tensors
 from .host_clocks import HostClocks
 from .imports import after_import
+from .not_emulated import LIMITS, Limit, NotEmulated
 from .operators import Operators
 from .remarks import TORCHS, say
 from .state import Gpus

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..clusters import Cluster, Link
+from .clusters import Cluster, Link
 
 # Seconds that an algorithm needs before its first step, and for each step over a kind of link, by protocol: LL, LL128,
 # Simple. NCCL 2.19, src/graph/tuning.cc, baseLat and hwLat.

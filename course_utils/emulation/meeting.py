@@ -17,8 +17,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..clusters import Cluster
-from ..collectives import Call, disagreement
+from ..results.collectives import Call, disagreement
+from .clusters import Cluster
 from .plans import SMALL
 from .state import HERE, block
 
@@ -26,7 +26,7 @@ KEPT = 64  # calls that are remembered, for whoever asks where this rank stands
 PRIME = 2**31 - 1
 _TORCH = torch.__file__.removesuffix("__init__.py")
 _DTYPES = {"float32": "Float", "float64": "Double", "float16": "Half", "int64": "Long", "int32": "Int", "uint8": "Byte"}
-recorded: deque[dict[str, Any]] = deque(maxlen=KEPT)  # as `engines.flight_record` writes them
+recorded: deque[dict[str, Any]] = deque(maxlen=KEPT)  # as `on_rank/flight_record.py` writes them
 
 
 class Meeting:

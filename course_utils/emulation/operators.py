@@ -15,11 +15,11 @@ from torch._library.custom_ops import OPDEFS
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..not_emulated import CUDA_ONLY, NotEmulated
 from . import choices, sparse
 from .copies import Copies
 from .costs import LIKE, OVERWRITES
 from .imports import after_import
+from .not_emulated import CUDA_ONLY, NotEmulated
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
 from .remarks import NOT_COMPUTED, say
 from .state import Block, Gpus, Host, block, host

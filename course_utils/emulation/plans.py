@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..clusters import Device
-from ..not_emulated import SYMMETRIC, NotEmulated
 from . import costs, recurrent
+from .clusters import Device
+from .not_emulated import SYMMETRIC, NotEmulated
 
 SMALL = 1 << 15  # elements: up to here an operator is computed
 Spec = tuple[torch.Size, tuple[int, ...], torch.dtype]

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..clusters import Device
 from .clock import Queue
+from .clusters import Device
 from .plans import SMALL, tensors_in
 from .state import Gpus, block, seen_sparse
 

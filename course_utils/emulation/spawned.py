@@ -3,7 +3,6 @@ that it calls itself. Its clock goes on from where its parent's stood, and a par
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import os
 from multiprocessing import popen_spawn_posix, spawn
@@ -25,8 +24,8 @@ def install(gpus: Gpus) -> None:
         os.environ[SPAWNED] = "1"
         at = found.index("-c") + 1
         found[at] = (
-            f"import sys; sys.path.append({os.path.dirname(OURS)!r}); from course_utils.emulation import spawned;"
-            f" spawned.begin({next(numbers)}, {gpus.clock.host!r}); {found[at]}"
+            f"import sys; sys.path.append({os.path.dirname(OURS)!r}); from course_utils.emulation import begin;"
+            f" begin({next(numbers)}, {gpus.clock.host!r}); {found[at]}"
         )
         return found
 
@@ -43,14 +42,6 @@ def install(gpus: Gpus) -> None:
     spawn.get_command_line, popen.poll = command_line, poll
 
 
-def begin(number: int, host_s: float) -> None:
-    """In a new process, before its program is imported: it's the `number`th of its parent, whose host's clock stands at
-    `host_s`."""
-    from . import activate
-
-    atexit.register(activate(os.environ["COURSE_CLUSTER"], number, spawned_at=host_s))
-
-
 def leave_clock(gpus: Gpus) -> None:
     """At the end of a spawned process: tell its parent when that was."""
     if (file := _clock(os.getpid())) is not None:
@@ -62,4 +53,4 @@ def _clock(pid: int) -> Path | None:
     return Path(folder, f"spawned{pid}.clock") if folder else None
 
 
-__all__: list[str] = ["SPAWNED", "begin", "install", "leave_clock"]
+__all__: list[str] = ["SPAWNED", "install", "leave_clock"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..clusters import Cluster
 from .clock import Clock, Mark, Queue
+from .clusters import Cluster
 from .memory import Chunk, Memory
 from .remarks import program_line, say
 

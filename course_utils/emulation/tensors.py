@@ -12,9 +12,9 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import _device_constructors
 
-from ..not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from . import attention, recurrent
 from .copies import pinned_memory
+from .not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
 from .plans import tensors_in
 from .remarks import NOT_COMPUTED, say, without

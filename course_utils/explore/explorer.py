@@ -15,11 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from ..failure import LaunchError, RankError
-from ..live import Known, LiveView, lines, notebook_kernel
-from ..table import ASIDE, GOOD, PROBLEM, fold, ink, marked
+from ..failure.errors import LaunchError, RankError
+from ..launching.under_the_cell.live import Known, LiveView, lines, notebook_kernel
+from ..show.table import ASIDE, GOOD, PROBLEM, fold, ink, marked
 from .controls import Control
 from .drawing import View
 
@@ -27,6 +28,7 @@ Values = Mapping[str, Any]
 # Kind of number (measured, emulated) -> what the run at these settings gave; `earlier` has (values, kind, result) of
 # the runs at others.
 Found = Mapping[str, Any]
+PROGRAMS = Path(__file__).resolve().parent / "programs"  # what the buttons run
 OPEN = "Show me without guessing"
 _SCROLLS = "overflow-x:auto;width:0;min-width:100%"  # as wide as the page, whatever lies inside
 _TEXT = "line-height:1.5;max-width:680px"  # as text has it on a page, where ipywidgets sets its own

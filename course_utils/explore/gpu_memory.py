@@ -3,15 +3,187 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from .. import predict
 from ..figures.canvas import BLUE, GREEN, INK, PURPLE, RUST, SKY, VERMILION, YELLOW
+from ..launching.launcher import launch
+from ..show.units import number
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import Action, Explorer, Found, Question, Values
-from .gpu_bytes import HEADROOM, PRECISIONS, gb, held, verdict
-from .memory_runs import compared, refusal, run_memory, said, seconds
-from .parts import round_numbers
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .parts import round_numbers, table
+
+# Bytes on each GPU that trains a transformer, and bytes that it sends: what `explore.memory()` draws.
+
+# Bytes a parameter: weights, gradients, what the optimizer holds (its fp32 copy of the weights included).
+PRECISIONS: Mapping[str, tuple[float, float, float]] = {
+    "mixed: 2 + 2 + 12 bytes": (2, 2, 12),  # ZeRO, arXiv 1910.02054, section 3.1
+    "mixed, fp32 gradients: 2 + 4 + 12": (2, 4, 12),  # as Megatron-LM accumulates them
+    "autocast: 4 + 4 + 8": (4, 4, 8),  # weights stay in fp32, activations are 16 bit
+    "fp32: 4 + 4 + 8": (4, 4, 8),
+}
+FP32 = "fp32: 4 + 4 + 8"
+HEADROOM = 0.1  # of the memory: CUDA's own, NCCL's buffers, fragments between tensors. A rule of thumb, no measurement
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes on a GPU of each pipeline stage, by kind, and bytes that a GPU sends in a step, by purpose."""
+
+    stages: list[dict[str, float]]
+    sent: dict[str, float]
+    layers: int
+    hidden: int
+
+    @property
+    def most(self) -> float:
+        return max(sum(parts.values()) for parts in self.stages)
+
+
+def shape(params: float) -> tuple[int, int]:
+    """Layers and width of a GPT: params = 12 layers width^2, and a width of 128 times the layers (GPT-3: 96, 12288)."""
+    hidden = 128 * max(1, round((128 * params / 12) ** (1 / 3) / 128))
+    return max(1, round(params / (12 * hidden**2))), hidden
+
+
+def held(values: Mapping[str, Any]) -> Held:
+    """What each GPU holds and sends. Tensor and pipeline parallelism divide weights, gradients and optimizer; ZeRO
+    shards what is left over the replicas; activations are those of Korthikanti et al., arXiv 2205.05198, with sequence
+    parallelism wherever there is tensor parallelism. Raises ValueError when GPUs or layers don't go round."""
+    tensor, pipeline, gpus = values["tensor"], values["pipeline"], values["gpus"]
+    params = 1e9 * values["params_B"]
+    layers, hidden = shape(params)
+    replicas, left = divmod(gpus, tensor * pipeline)
+    if left or not replicas:
+        raise ValueError(
+            f"{gpus} GPUs don't divide into groups of {tensor} x {pipeline}: take a multiple of {tensor * pipeline}"
+        )
+    if pipeline > layers:
+        raise ValueError(f"a model of {layers} layers has no {pipeline} pipeline stages")
+    weight, gradient, optimizer = PRECISIONS[values["precision"]]
+    states = predict.zero_memory(
+        params / (tensor * pipeline), replicas, values["stage"],
+        weight_bytes=weight, gradient_bytes=gradient, optimizer_bytes=optimizer,
+    )  # fmt: skip
+    options: dict[str, Any] = {
+        "batch": values["batch"], "seq": values["seq"], "hidden": hidden, "heads": hidden // 128, "tensor": tensor,
+        "sequence_parallel": tensor > 1,
+    }  # fmt: skip
+    wide = 2 if values["precision"] == FP32 else 1  # the formula is for 16 bits
+    layer = wide * predict.transformer_activation_bytes(**options, recompute=values["recompute"])
+    again = wide * predict.transformer_activation_bytes(**options) if values["recompute"] == "full" else 0.0
+    one = params / layers / tensor  # parameters of a layer
+    loan = 2 * weight * one if values["stage"] == 3 and replicas > 1 else 0.0  # one computes, the next is gathered
+    stages = [
+        {
+            "weights": states.weights, "gradients": states.gradients, "optimizer": states.optimizer,
+            # 1F1B: stage s has pipeline - s micro-batches under way; the first one holds what all layers would
+            "activations": layer * layers * (pipeline - stage) / pipeline + again, "gathered": loan,
+        }
+        for stage in range(pipeline)
+    ]  # fmt: skip
+    residual = 2.0 * wide * values["batch"] * values["seq"] * hidden
+    reductions = 4 + 2 * (values["recompute"] == "full")  # of a layer: two forward, two backward, two when recomputed
+    # As `predict.zero_traffic`: gradients scattered, then gradients (0) or weights (1, 2) gathered, or those twice (3).
+    travels = (
+        "gradients",
+        "gradients and weights",
+        "gradients and weights",
+        "gradients, and weights twice (1.5 times DDP's)",
+    )
+    rest = (gradient, weight, weight, 2 * weight)[values["stage"]]
+    sent = {
+        travels[values["stage"]]: params / (tensor * pipeline) * (replicas - 1) / replicas * (gradient + rest),
+        "activations to the GPUs that split a layer":
+            layers / pipeline * reductions * residual * predict.ring_factor("all_reduce", tensor),
+        "activations to the next stage": 2 * residual / tensor if pipeline > 1 else 0.0,
+    }  # fmt: skip
+    return Held(stages, sent, layers, hidden)
+
+
+def verdict(nbytes: float, memory: float) -> str:
+    """Whether so many bytes fit, as the end of a sentence."""
+    if nbytes > memory:
+        return f"doesn't fit: {gb(nbytes - memory)} more than it has"
+    if nbytes > (1 - HEADROOM) * memory:
+        wanted = f"and CUDA, NCCL and fragments want about {gb(HEADROOM * memory)}"
+        return f"is too tight: it leaves {gb(memory - nbytes)}, {wanted}"
+    return f"fits, and leaves {gb(memory - nbytes)}"
+
+
+def gb(nbytes: float) -> str:
+    return f"{number(nbytes / 1e9)} GB" if nbytes < 1e12 else f"{number(nbytes / 1e12)} TB"
+
+
+# What the button of `explore.memory()` runs: a real sharded program on modelled GPUs, whose memory is counted.
+
+MIXED, FP32_GRADIENTS = list(PRECISIONS)[:2]
+# Where the program's bytes count in the prediction. What's gathered is whole weights under stage 2, a layer's under 3.
+_KINDS = {"weights": "weights", "gradients": "gradients", "buckets": "gradients", "optimizer": "optimizer",
+          "activations": "activations"}  # fmt: skip
+
+
+def refusal(values: Mapping[str, Any]) -> str:
+    """Why the program can't run these settings, if so."""
+    if values["tensor"] * values["pipeline"] > 1:
+        return "the program shards and replicates; it has neither tensor parallelism nor a pipeline"
+    if values["precision"] == FP32_GRADIENTS:
+        return "PyTorch keeps a gradient in the type of its weight; fp32 ones next to 16-bit weights are Megatron's own"
+    return ""
+
+
+def seconds(values: Mapping[str, Any]) -> float:
+    """About how long the emulation takes: a program of a second for each dozen of layers."""
+    return 4 + shape(1e9 * values["params_B"])[0] * (0.2 if values["recompute"] == "full" else 0.15)
+
+
+def run_memory(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Emulate one rank of the training at full size; the others are taken to do the same. Its GPU has as much memory as
+    it takes, so that what doesn't fit can be compared too. Returns the bytes of each kind at the fullest moment."""
+    layers, width = shape(1e9 * values["params_B"])
+    precision = "mixed" if values["precision"] == MIXED else values["precision"].partition(":")[0]
+    args: list[object] = ["--layers", layers, "--width", width, "--precision", precision]
+    args += [part for name in ("stage", "batch", "seq", "recompute") for part in (f"--{name}", values[name])]
+    run = launch(
+        PROGRAMS / "gpt_steps.py", 1, args, quiet=True, timeout=300, engine="local",
+        cluster={"count": values["gpus"], "device": {"like": "A100", "memory_bytes": 1e15}}, one_of=values["gpus"],
+    )  # fmt: skip
+    (found,) = run.emulated.memory().values()
+    held: dict[str, float] = {}
+    for kind, nbytes in found.items():
+        known = _KINDS.get(kind, "weights" if values["stage"] == 2 else "gathered")
+        held[known] = held.get(known, 0.0) + nbytes
+    return held
+
+
+def compared(drawing: Drawing, y: float, predicted: Held, emulated: Mapping[str, float]) -> None:
+    """Bytes of each kind, predicted and emulated, 130 pixels high."""
+    first = predicted.stages[0]
+    kinds = [kind for kind in first if first[kind] or emulated.get(kind)]
+    sums = [(kind, first[kind], emulated.get(kind, 0.0)) for kind in kinds]
+    sums.append(("together", sum(first.values()), sum(emulated.values())))
+    rows = [(name, (gb(one), gb(other), f"{other / one - 1:+z.0%}" if one else "")) for name, one, other in sums]
+    table(drawing, y, ("predicted", "emulated", "difference"), rows, "together")
+
+
+def said(values: Mapping[str, Any], predicted: Held, emulated: Mapping[str, float]) -> str:
+    """What was compared with what, and why they differ where they do."""
+    total, memory = sum(emulated.values()), 1e9 * values["memory_GB"]
+    words = f" Emulated: {gb(total)}, {total / predicted.most - 1:+z.1%} against the prediction. Both are models: the"
+    words += " real program ran, and its tensors were counted, on a GPU that has as much memory as it takes."
+    if total > memory:
+        words += f" On {gb(memory)} it would have run out of memory."
+    if values["stage"] == 1:
+        words += " PyTorch's ZeroRedundancyOptimizer deals out whole tensors, so some ranks get more than their share."
+    if values["stage"] == 2:
+        words += " PyTorch's nearest to stage 2, `fully_shard(reshard_after_forward=False)`, keeps its shard of the"
+        words += " weights next to the whole ones."
+    if values["precision"].startswith("autocast"):
+        words += " Autocast also keeps 16-bit copies of the weights until backward, and computes norms in fp32."
+    return words
+
 
 STAGES = {"0: DDP, nothing sharded": 0, "1: shard the optimizer": 1, "2: + gradients": 2, "3: + weights (FSDP)": 3}
 CONTROLS = (

@@ -3,17 +3,80 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
-from .. import predict, traces
-from ..launcher import launch
-from ..units import number, readable
-from . import bucket_words
-from .bucket_runs import DEVICE, GPUS, LAYER_BYTES, ROWS, WIDE, run_buckets
+from .. import predict
+from ..launching.launcher import launch
+from ..results import traces
+from ..show.units import number, readable
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
 from .parts import curve, table, timeline
+
+# What the buttons of `explore.buckets()` run: real DDP at its settings, here or on modelled GPUs.
+
+GPUS, DEVICE, ROWS, WIDE = 8, "A100", 2048, 1024
+LAYER_BYTES = 4.0 * (WIDE * WIDE + WIDE)  # a linear layer of 1024 by 1024 in fp32
+_SMALL = {"width": 256, "rows": 256, "steps": 5}  # the same layers, small enough for a CPU core
+
+
+def run_buckets(bucket_mb: float, layers: int, link: str = "") -> dict[str, Any]:
+    """Launch the real DDP: at full size on modelled GPUs over `link`, or without one, scaled down, on this machine's
+    ranks. Returns what `gradient_buckets.render` draws."""
+    size = {"width": WIDE, "rows": ROWS, "steps": 1} if link else _SMALL
+    scale = (size["width"] ** 2 + size["width"]) / (WIDE**2 + WIDE)
+    args: list[object] = [part for name, value in size.items() for part in (f"--{name}", value)]
+    args += ["--layers", layers, "--bucket-bytes", bucket_mb * 2**20 * scale]
+    options: dict[str, Any] = {"ranks": "auto", "quiet": True, "timeout": 100, "engine": "local"}
+    program = PROGRAMS / "ddp_steps.py"
+    if link:
+        options |= {"ranks": GPUS, "cluster": {"count": GPUS, "device": DEVICE, "inside": link}}
+    else:
+        args.append("--profile")
+    run = launch(program, args=args, **options)
+    spans = [span for span in traces.load(run) if span[0] == 0]
+    where = f"{GPUS} modelled {DEVICE}s" if link else run.placement.partition(",")[0]
+    return {
+        "spans": spans, "step_s": run.samples("step_s").median, "buckets": run.value("buckets"),
+        "nbytes": run.value("nbytes"), "where": where,
+    }  # fmt: skip
+
+
+# What `explore.buckets()` says under its picture.
+
+
+def _many(count: int) -> str:
+    return f"{count} bucket{'s' * (count > 1)}"
+
+
+def how_many(values: Mapping[str, Any], step: predict.DDPStep) -> str:
+    """How many buckets, and how large."""
+    most = readable("bytes", max(step.bucket_bytes))
+    if len(step.bucket_bytes) == 1:
+        return f"1 bucket of {most}"
+    over = max(step.bucket_bytes) > values["bucket_mb"] * 2**20
+    why = f", since a bucket closes with the layer that passes {number(values['bucket_mb'])} MiB" * over
+    return f"{_many(len(step.bucket_bytes))} of up to {most}{why}"
+
+
+def cheapest(values: Mapping[str, Any], step: predict.DDPStep, best: tuple[float, float]) -> str:
+    """The fastest bucket size, if it matters."""
+    if best[1] > 0.99 * step.total_s:
+        return "no bucket size is more than 1% faster"
+    size = "a bucket for each layer" if best[0] * 2**20 <= LAYER_BYTES else f"{number(best[0])} MiB"
+    return f"{size} would be the fastest ({readable('s', best[1])})"
+
+
+def compared(kind: str, result: dict[str, Any], step: predict.DDPStep) -> str:
+    """What was compared with what."""
+    if kind == "emulated":
+        off = f"Emulated: {result['step_s'] / step.total_s - 1:+z.0%} against the prediction."
+        return off + " The real DDP ran; the times come from a model, not from GPUs."
+    scaled = f"gradients scaled down to {readable('bytes', result['nbytes'])}"
+    return f"Measured here: {scaled}, on other hardware, so compare the shapes, not the seconds."
+
 
 # FLOP/s in fp32: 19.5e12 of the datasheet, of which we take large products to reach 80%.
 FLOPS = 0.8 * 19.5e12
@@ -86,8 +149,8 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     ]
     floor = (step.compute_s, f"computing alone: {readable('s', step.compute_s)}")
     curve(drawing, 165, points, marks, "a step, by bucket size (MiB)", f"● {number(now[0])} MiB, drawn above", floor)
-    said = f"{bucket_words.sizes(values, step)}: {step.hidden:.0%} of the communication is hidden, a step takes"
-    said += f" {readable('s', step.total_s)}; {bucket_words.cheapest(values, step, best)}."
+    said = f"{how_many(values, step)}: {step.hidden:.0%} of the communication is hidden, a step takes"
+    said += f" {readable('s', step.total_s)}; {cheapest(values, step, best)}."
     start_s = predict.ring_all_reduce(GPUS, 1, LINKS[values["link"]][1])
     said += f" Each bucket costs {readable('s', start_s)} before its bytes travel."
     if extra:
@@ -102,7 +165,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
         y = 468 + 120 * i
         drawing.text(12, y + 8, f"{kind.capitalize()}, on {result['where']}; purple: the optimizer", 13, bold=True)
         timeline(drawing, y + 14, result["spans"], kind, max(s[2] for s in result["spans"]))
-        said += " " + bucket_words.compared(kind, result, step)
+        said += " " + compared(kind, result, step)
     return View.of(drawing, said)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..figures.canvas import INK
-from ..provenance import Provenance
+from ..results.provenance import Provenance
 from .drawing import Drawing
 
 _PALE, _FULL = (0xE3, 0xF4, 0xEE), (0x00, 0x7A, 0x59)  # of the colour that means recorded

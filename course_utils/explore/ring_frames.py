@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from .. import predict
 from ..figures.canvas import BLUE, INK, ORANGE, RUST, SKY, VERMILION
-from ..launcher import launch
+from ..launching.launcher import launch
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
 from .parts import AXIS, frames, ruler
 
 MOST = 8  # ranks
@@ -120,7 +119,7 @@ def _bits(n: int) -> list[list[list[int]]]:
 
 def _run(values: Values) -> Any:
     run = launch(
-        Path(__file__).with_name("ring_steps.py"), values["ranks"], device="cpu", threads=1, quiet=True, timeout=60,
+        PROGRAMS / "ring_steps.py", values["ranks"], device="cpu", threads=1, quiet=True, timeout=60,
         engine="local",
     )  # fmt: skip
     return [list(ranks) for ranks in zip(*(rank.values("held") for rank in run.ranks), strict=True)]

@@ -6,14 +6,13 @@ import functools
 from typing import Any
 
 from .. import predict
-from ..clusters import cluster
+from ..emulation.clusters import cluster
 from ..figures.canvas import GREY, ORANGE, RUST
-from ..units import counted, readable
+from ..show.units import counted, readable
 from .controls import Control
 from .drawing import Drawing, View
 from .explorer import Explorer, Found, Question, Values
-from .log_plot import LogPlot
-from .parts import timeline
+from .parts import LogPlot, timeline
 from .scaling_laws import times
 
 PER_NODE, DEVICE, MOST = 8, "H100", 128

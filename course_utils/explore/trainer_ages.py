@@ -3,17 +3,57 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ..figures.canvas import BLUE, GREEN, GREY, INK, VERMILION
-from ..launcher import launch
+from ..launching.launcher import launch
+from ..results.recorded import sweeps
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
 from .parts import LEFT, WIDE
-from .recorded_grid import grid
-from .training_records import Training, middle, trainings
+from .recorded_grid import grid, source
+
+# What trainers that don't wait for each other learned at several learning rates, as recorded: what
+# `explore.staleness()` draws.
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training: loss by updates (None from where it was no number), test accuracy at the end, mean staleness."""
+
+    losses: Sequence[tuple[float, float | None]]
+    accuracy: float
+    stale: float
+
+    @property
+    def diverged(self) -> bool:
+        return any(loss is None or loss > 20 for _, loss in self.losses)
+
+    @classmethod
+    def of(cls, records: Sequence[Mapping[str, Any]]) -> Training:
+        losses = [(r["updates"], r["loss"]) for r in records if "updates" in r]
+        return cls(losses, records[-1]["accuracy"], records[-1]["stale"])
+
+
+@cache
+def trainings() -> tuple[Mapping[tuple[int, float], list[Training]], str]:
+    """The trainings of each (trainers, rate), a seed each, and where they were recorded."""
+    sweep = sweeps("07_staleness")[0]
+    found: dict[tuple[int, float], list[Training]] = {}
+    for point, (run,) in zip(sweep.points, sweep.runs, strict=True):
+        found.setdefault((point["trainers"], point["lr"]), []).append(Training.of(run.ranks[0].records))
+    return found, source(sweep.runs[0][0].provenance)
+
+
+def middle(trainers: int, lr: float) -> Training:
+    """The training in the middle of the seeds, by its accuracy; of two the worse."""
+    seeds = sorted(trainings()[0][trainers, lr], key=lambda t: (not t.diverged, t.accuracy))
+    return seeds[(len(seeds) - 1) // 2]
+
 
 TRAINERS, RATES, UPDATES, CHANCE = (1, 2, 4, 8), (0.01, 0.02, 0.05, 0.1), 2000, 0.01
 CONTROLS = (
@@ -109,7 +149,7 @@ def _said(here: Training) -> str:
 
 def _run_here(values: Values) -> Training:
     args = ["--trainers", values["trainers"], "--lr", values["lr"], "--seed", 7]
-    program = Path(__file__).with_name("hogwild_steps.py")
+    program = PROGRAMS / "hogwild_steps.py"
     run = launch(program, 1, args=args, quiet=True, timeout=300, threads=1, device="cpu")
     return Training.of(run.ranks[0].records)
 

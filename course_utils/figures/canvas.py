@@ -11,10 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..provenance import KINDS as PROVENANCE_KINDS
-from ..samples import Samples
-from ..table import fold
-from ..units import number, readable
+from ..results.provenance import KINDS as PROVENANCE_KINDS
+from ..results.samples import Samples
+from ..show.table import fold
+from ..show.units import number, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

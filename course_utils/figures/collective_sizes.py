@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from ..predict import bus_bandwidth
-from ..samples import Samples
-from ..units import number, readable
+from ..results.samples import Samples
+from ..show.units import number, readable
 from . import canvas
 from .canvas import GUESS, KINDS, Figure, Value, errorbars, made_guesses, middle, named_kind, provenance_words, sentence
 

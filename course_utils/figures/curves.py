@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..samples import Samples
-from ..units import number
+from ..results.samples import Samples
+from ..show.units import number
 from . import canvas
 from .canvas import KINDS, Figure, Value, errorbars, middle, named_kind, sentence
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..samples import Samples
-from ..units import number, readable_unit, unit_of_name
+from ..results.samples import Samples
+from ..show.units import number, readable_unit, unit_of_name
 from . import canvas
 from .canvas import (
     GUESS,

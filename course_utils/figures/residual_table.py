@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ..samples import Samples
-from ..table import MEASURED, PREDICTED, Bar, Cell, ShowsTable, Table
-from ..units import number, readable_unit, unit_of_name
+from ..results.samples import Samples
+from ..show.table import MEASURED, PREDICTED, Bar, Cell, ShowsTable, Table
+from ..show.units import number, readable_unit, unit_of_name
 from .canvas import kind_of, listing, made_guesses, middle, provenance_words, sentence, spread
 
 Row = tuple[str, float, Samples | float] | tuple[str, float, Samples | float, Any]

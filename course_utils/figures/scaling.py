@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..published import Point
-from ..samples import Samples
-from ..units import number
+from ..results.published import Point
+from ..results.samples import Samples
+from ..show.units import number
 from . import canvas
 from .canvas import (
     GUESS,

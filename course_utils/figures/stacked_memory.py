@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ..samples import Samples
-from ..units import number, readable_unit
+from ..results.samples import Samples
+from ..show.units import number, readable_unit
 from . import canvas
 from .canvas import (
     GUESS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..samples import Samples
-from ..units import number, readable_unit
+from ..results.samples import Samples
+from ..show.units import number, readable_unit
 from . import canvas
 from .canvas import KINDS, Figure, listing, middle, sentence
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..spans import Interval, Span, covered, intersection, intervals
-from ..units import number, readable_unit
+from ..results.spans import Interval, Span, covered, intersection, intervals
+from ..show.units import number, readable_unit
 from . import canvas
 from .canvas import Figure, sentence
 

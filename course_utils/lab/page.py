@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 
-from ..lessons import Lesson
-from ..progress import Done
+from .lessons import Lesson
+from .progress import Done
 
 FINISHED = 0.9  # of the core's cells: few learners run every last one
 

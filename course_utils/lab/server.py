@@ -18,17 +18,17 @@ from jupyter_server.utils import url_escape, url_path_join
 from tornado.web import authenticated
 
 from ..folders import course_home
-from ..lessons import lessons
-from ..progress import progress
 from . import FOLDER
+from .lessons import lessons
 from .page import render
+from .progress import progress
 
 # A process of its own, and a polite one: it imports torch, and the learner may be running cells already.
 _LOOK = """
 import json, os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 os.nice(10)
-from course_utils.doctor import doctor
+from course_utils.machine.doctor import doctor
 report = doctor()
 rows = [[row.status, row.name, row.found, row.cure] for row in report.rows]
 print(json.dumps({"ok": report.ok, "rows": rows}))

@@ -4,7 +4,7 @@ Times are in seconds, sizes in bytes and rates per second, unless a name says ot
 of its formula. Numbers that aren't arguments are in `constants`. `experiments` predicts published cases.
 """
 
-from ..spans import Span
+from ..results.spans import Span
 from .choose import Choice, Strategy, Training, choose, strategies
 from .cluster import Budget, Cluster, ParallelRun, gpus_for_deadline, parallel_3d
 from .collectives import (

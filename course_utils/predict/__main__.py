@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..table import Table
+from ..show.table import Table
 from .experiments import CLASSES, Prediction, predict_case
 
 EPILOG = f"""\

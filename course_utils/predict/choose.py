@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..units import readable
+from ..show.units import readable
 from .data_parallel import Layer, ddp_step
 from .memory import ModelStates, checkpoint_chain, zero_memory
 from .pipeline import simulate_pipeline

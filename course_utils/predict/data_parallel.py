@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..spans import Span
+from ..results.spans import Span
 from .constants import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from .validation import at_most, count, fraction, not_negative, positive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..spans import Span
+from ..results.spans import Span
 from .validation import at_most, count, fraction, not_negative, positive
 
 

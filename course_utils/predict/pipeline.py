@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..spans import Interval, Span
+from ..results.spans import Interval, Span
 from . import schedules
 from .schedules import SCHEDULES, Op
 from .validation import at_most, count, fraction, not_negative, one_of, positive

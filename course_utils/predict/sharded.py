@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..spans import Span
+from ..results.spans import Span
 from .data_parallel import Layer
 from .validation import fraction
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.engines.patience import Patience
-from course_utils.failure import RankError
-from course_utils.launcher import launch
-from course_utils.results import RankResult
-from course_utils.run import Run
+from course_utils.failure.errors import RankError
+from course_utils.launching.launcher import launch
+from course_utils.launching.supervisor.patience import Patience
+from course_utils.results.rank_result import RankResult
+from course_utils.results.run import Run
 
 # Not a clock, which could not tell a deadlock from a busy machine: what ends an answer is that all ranks wait, or that
 # one has used a processor for long. It counts from when the last rank has come to the answer.
@@ -92,8 +92,8 @@ class Exercise:
 
     Some exercises start from a faulty program. `handed_out` is then the digest of its code
     (`course_utils.check.digest`): we run it and show its symptom, but it counts as not done yet. `how` ends the
-    sentence "solved. Checked ...". `needs` names an optional package (`course_utils.extras`); without it we run
-    nothing.
+    sentence "solved. Checked ...". `needs` names an optional package (`course_utils.machine.optional_packages`);
+    without it we run nothing.
     """
 
     name: str

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_utils.engines import patience
+from course_utils.launching.supervisor import patience
 from course_utils.rank import report
 
 # For collectives, and for ranks that wait for each other's files. It only catches what the launch doesn't: that ends

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, claim, figures, more_checks, predict
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .deeper import (
     explore_serial,

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from course_utils import Run, Sweep, Verdict, claim, explore, figures, more_checks, predict, published, sweep
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, disturbed, figure_first, say, say_disturbed
-from course_utils.table import Table
+from course_utils.for_lessons import Figure, Table, bet, disturbed, figure_first, say, say_disturbed
 
 from .job import (
     DAY_H,

@@ -9,8 +9,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Machine, Samples, Sweep, Verdict, claim, figures, launch, more_checks, predict, recorded, sweep
-from course_utils.figures.canvas import Figure
-from course_utils.pages import as_number, bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, as_number, bet, disturbed, figure_first, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1]
 JOB = HERE / "programs" / "00_job.py"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from course_utils.figures import canvas
-from course_utils.figures.canvas import Figure, listing
+from course_utils.for_lessons import Figure, listing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,8 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Provenance, Run, Samples, Verdict, claim, figures, launch, more_checks, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, as_number, bet, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, Program, Words, as_number, bet, figure_first, readable, say, say_disturbed
 from course_utils.predict import BreakEven
-from course_utils.units import readable
 
 from .compile_figures import about, break_even, ratios
 from .deeper import (

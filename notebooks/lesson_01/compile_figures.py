@@ -8,9 +8,19 @@ from typing import Any
 
 from course_utils import Samples
 from course_utils.figures import canvas
-from course_utils.figures.canvas import GUESS, KINDS, Figure, made_guesses, middle, sentence, spread
+from course_utils.for_lessons import (
+    GUESS,
+    KINDS,
+    Figure,
+    made_guesses,
+    middle,
+    number,
+    readable,
+    readable_unit,
+    sentence,
+    spread,
+)
 from course_utils.predict import BreakEven, crossing
-from course_utils.units import number, readable, readable_unit
 
 Points = Sequence[tuple[float, float]]  # calls, and the seconds that they took
 Ratio = Samples | float

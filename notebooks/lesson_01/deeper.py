@@ -8,8 +8,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, figure_first, say, say_disturbed
 from course_utils.predict import BreakEven, crossing
 
 from .compile_figures import Points, break_even, ratios

@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from course_utils.explore.controls import Control
-from course_utils.explore.drawing import Drawing, View
-from course_utils.explore.explorer import Explorer, Found, Values
-from course_utils.explore.parts import LEFT, WIDE
-from course_utils.figures.canvas import BLUE, GREEN, INK, ORANGE, RUST
+from course_utils.for_lessons import (
+    BLUE,
+    GREEN,
+    INK,
+    LEFT,
+    ORANGE,
+    RUST,
+    WIDE,
+    Control,
+    Drawing,
+    Explorer,
+    Found,
+    Values,
+    View,
+    readable,
+)
 from course_utils.predict import BreakEven
-from course_utils.units import readable
 
 from .compile_figures import about
 

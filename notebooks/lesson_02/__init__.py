@@ -9,8 +9,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .copies import published_copies, run_copies, show_copies
 from .deeper import (

@@ -7,8 +7,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, bet, figure_first, say, say_disturbed
 
 from .deeper import cluster_for_a_gpu
 

@@ -21,8 +21,7 @@ from course_utils import (
     published,
     sweep,
 )
-from course_utils.figures.canvas import Figure
-from course_utils.pages import disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, disturbed, figure_first, say, say_disturbed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 LOADING = PROGRAMS / "02_loading.py"  # a loader whose batches bring their times along

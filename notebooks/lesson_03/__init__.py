@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .deeper import show_memory, show_norm, show_partly, show_prefix, show_replica, show_six_losses  # noqa: F401
 from .threads import kindly, show_threads, threads_you_saw  # noqa: F401

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from course_utils import Run, figures, launch, more_checks, predict
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
+from course_utils.for_lessons import Figure, bet, figure_first, say
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 

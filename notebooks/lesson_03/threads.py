@@ -7,8 +7,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, launch
-from course_utils.figures.canvas import Figure
-from course_utils.pages import as_number, bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, as_number, bet, disturbed, figure_first, say, say_disturbed
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_threads.py"
 SMALL, LARGE = 8, 512  # widths of the matrices that threads and processes multiply

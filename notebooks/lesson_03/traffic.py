@@ -8,8 +8,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, figures, launch, more_checks, predict
-from course_utils.figures.canvas import Figure
-from course_utils.pages import as_number, bet, figure_first, say
+from course_utils.for_lessons import Figure, as_number, bet, figure_first, say
 
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "03_traffic.py"
 COUNTS = (2, 4, 8)  # GPUs whose traffic is counted

@@ -11,9 +11,19 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, Samples, claim, figures, launch, more_checks, published, sweep
-from course_utils.clusters import cluster
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, as_number, bet, diff, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import (
+    Figure,
+    Program,
+    Words,
+    as_number,
+    bet,
+    cluster,
+    diff,
+    disturbed,
+    figure_first,
+    say,
+    say_disturbed,
+)
 
 from .speeds import conclusive, images_per_s, on_record, rate, rates_here, recorded_rates, step_s, when  # noqa: F401
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_utils import Run, Samples, Sweep, recorded
-from course_utils.pages import disturbed, say, say_disturbed
+from course_utils.for_lessons import disturbed, say, say_disturbed
 
 BATCH = 128  # images in a step of the trainers, over all ranks
 

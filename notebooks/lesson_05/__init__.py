@@ -9,9 +9,22 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Machine, Run, Samples, claim, figures, launch, more_checks, predict, traces
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Diff, Program, Words, bet, diff, disturbed, figure_first, say, say_disturbed
-from course_utils.spans import Span, covered, intersection, intervals
+from course_utils.for_lessons import (
+    Diff,
+    Figure,
+    Program,
+    Span,
+    Words,
+    bet,
+    covered,
+    diff,
+    disturbed,
+    figure_first,
+    intersection,
+    intervals,
+    say,
+    say_disturbed,
+)
 
 from .skipped_step import show_skipped  # noqa: F401
 from .who_holds_what import collectives, ring  # noqa: F401

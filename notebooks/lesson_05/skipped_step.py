@@ -5,8 +5,7 @@ from __future__ import annotations
 from types import EllipsisType
 
 from course_utils import Run, claim, more_checks
-from course_utils.pages import bet, say
-from course_utils.table import Cell, Table
+from course_utils.for_lessons import Cell, Table, bet, say
 
 Guess = float | int | str | EllipsisType | None
 

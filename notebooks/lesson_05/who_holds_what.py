@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from course_utils.figures import canvas
-from course_utils.figures.canvas import Figure, listing, sentence
-from course_utils.units import number
+from course_utils.for_lessons import Figure, listing, number, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

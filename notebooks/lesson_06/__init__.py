@@ -7,9 +7,20 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Run, Samples, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, disturbed, figure_first, say, say_disturbed
-from course_utils.spans import Span, covered, intervals, union
+from course_utils.for_lessons import (
+    Figure,
+    Program,
+    Span,
+    Words,
+    bet,
+    covered,
+    disturbed,
+    figure_first,
+    intervals,
+    say,
+    say_disturbed,
+    union,
+)
 
 from .deeper import (  # noqa: F401
     SCHEDULES,

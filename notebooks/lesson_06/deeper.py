@@ -6,10 +6,8 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, claim, figures, more_checks, predict, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
+from course_utils.for_lessons import Figure, ShowsTable, Table, bet, figure_first, say
 from course_utils.predict import schedules
-from course_utils.table import ShowsTable, Table
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "programs" / "06_schedules.py"
 MIB = 2**20

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from course_utils.figures import canvas
-from course_utils.figures.canvas import Figure, listing, sentence
-from course_utils.spans import Span, covered, intervals
-from course_utils.units import number, readable_unit
+from course_utils.for_lessons import Figure, Span, covered, intervals, listing, number, readable_unit, sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, Verdict, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Diff, Program, Words, bet, diff, figure_first, say
+from course_utils.for_lessons import Diff, Figure, Program, Words, bet, diff, figure_first, say
 
 from . import old_gradients, ways
 from .old_gradients import (  # noqa: F401

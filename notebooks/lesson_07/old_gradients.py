@@ -12,8 +12,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, as_number, bet, figure_first, say
+from course_utils.for_lessons import Figure, Program, as_number, bet, figure_first, say
 
 SERVER = Path(__file__).resolve().parents[1] / "programs" / "07_server.py"
 TRAINERS, SLOW = 4, 4.0  # trainers, and how many times as long the slow one takes

@@ -10,8 +10,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, Samples, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, bet, figure_first, say, say_disturbed
 
 WAYS = Path(__file__).resolve().parents[1] / "programs" / "07_ways.py"
 ONE, HOGWILD, STEP = "one process", "Hogwild", "in step"

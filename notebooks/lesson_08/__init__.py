@@ -10,9 +10,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Run, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, figure_first, say
-from course_utils.table import Cell, Table
+from course_utils.for_lessons import Cell, Figure, Program, Table, Words, bet, figure_first, say
 
 from .pictures import brackets, loss_scale, never_moved  # noqa: F401
 from .small_gradients import MODEL, show_fp16, show_scaler  # noqa: F401

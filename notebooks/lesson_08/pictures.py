@@ -9,7 +9,7 @@ from typing import Any
 
 from course_utils import Samples
 from course_utils.figures import canvas
-from course_utils.figures.canvas import (
+from course_utils.for_lessons import (
     GREY,
     GUESS,
     KINDS,
@@ -18,12 +18,12 @@ from course_utils.figures.canvas import (
     kind_of,
     made_guesses,
     middle,
+    number,
     provenance_words,
     sentence,
     spread,
 )
 from course_utils.predict import Bracket
-from course_utils.units import number
 
 
 def brackets(

@@ -8,8 +8,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Run, claim, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
+from course_utils.for_lessons import Figure, bet, figure_first, say
 
 from .pictures import loss_scale, percent, window
 

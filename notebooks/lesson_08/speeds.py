@@ -10,8 +10,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import as_number, bet, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, as_number, bet, figure_first, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1] / "programs"
 STEPS = HERE / "08_steps.py"

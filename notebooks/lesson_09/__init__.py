@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from course_utils import Run
-from course_utils.pages import Program, Words, disturbed
+from course_utils.for_lessons import Program, Words, disturbed
 
 from .deeper import show_paused, show_published, show_selective  # noqa: F401
 from .kill_marks import outcomes  # noqa: F401

@@ -5,9 +5,7 @@ from __future__ import annotations
 from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, claim, figures, more_checks, predict, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, disturbed, figure_first, say, say_disturbed
-from course_utils.table import ShowsTable
+from course_utils.for_lessons import Figure, ShowsTable, bet, disturbed, figure_first, say, say_disturbed
 
 GIB = 2**30
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_utils.figures import canvas
-from course_utils.figures.canvas import Figure, listing, sentence
-from course_utils.units import number, readable_unit, unit_of_name
+from course_utils.for_lessons import Figure, listing, number, readable_unit, sentence, unit_of_name
 
 Tries = Sequence[tuple[float, str]]
 # Marker and colour of the outcomes in the order in which they first come; never colour alone.

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Machine, Run, Samples, claim, figures, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, disturbed, figure_first, say, say_disturbed
+from course_utils.for_lessons import Figure, bet, disturbed, figure_first, say, say_disturbed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
 HERE, EIGHT = PROGRAMS / "09_here.py", PROGRAMS / "09_eight.py"

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from course_utils import Machine, Run, Verdict, claim, launch, more_checks
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
-from course_utils.table import Table
+from course_utils.for_lessons import Figure, Table, bet, figure_first, say
 
 from .kill_marks import outcomes
 

@@ -9,8 +9,7 @@ from statistics import fmean
 from types import EllipsisType
 
 from course_utils import Machine, Run, Samples, claim, figures, launch, more_checks, predict
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, bet, figure_first, say
+from course_utils.for_lessons import Figure, Program, Words, bet, figure_first, say
 
 from .deeper import (  # noqa: F401
     show_inside,

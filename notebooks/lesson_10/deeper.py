@@ -9,10 +9,7 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
-from course_utils.table import Table
-from course_utils.units import readable
+from course_utils.for_lessons import Figure, Table, bet, figure_first, readable, say
 
 COUNTED = Path(__file__).resolve().parents[1] / "programs" / "10_counted.py"
 NAMES = ("DDP", "stage 1", "stage 2", "stage 3")

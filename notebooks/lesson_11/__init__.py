@@ -8,10 +8,20 @@ from types import EllipsisType
 from typing import Any
 
 from course_utils import Run, Samples, Verdict, claim, figures, more_checks
-from course_utils.clusters import cluster
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, as_number, bet, disturbed, figure_first, guessed, say, say_disturbed
-from course_utils.table import Table
+from course_utils.for_lessons import (
+    Figure,
+    Program,
+    Table,
+    Words,
+    as_number,
+    bet,
+    cluster,
+    disturbed,
+    figure_first,
+    guessed,
+    say,
+    say_disturbed,
+)
 
 from .far import show_bert, show_published  # noqa: F401
 from .left_out import left_out_table

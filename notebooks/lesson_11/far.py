@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from course_utils import Provenance, Samples, claim, figures, published
-from course_utils.figures.canvas import Figure
-from course_utils.pages import figure_first, say
-from course_utils.predict.experiments import predict_case
+from course_utils.for_lessons import Figure, figure_first, predict_case, say
 
 SEQUENCES = 65_536  # of BERT's global batch
 MANY = [8 * 2**k for k in range(10)]  # GPUs

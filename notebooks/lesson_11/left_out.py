@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from course_utils import recorded
-from course_utils.pages import say
-from course_utils.table import Cell, Table
+from course_utils.for_lessons import Cell, Table, say
 
 # What was left out, what then happened to the job, and which of its records the two last columns are about.
 TRIALS = {

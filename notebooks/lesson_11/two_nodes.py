@@ -11,10 +11,8 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Provenance, Run, Verdict, claim, figures, launch, local_slurm, predict, recorded
-from course_utils.figures.canvas import Figure
-from course_utils.local_slurm import guard
-from course_utils.pages import as_number, bet, figure_first, say
+from course_utils import Provenance, Run, Verdict, claim, figures, launch, predict, recorded
+from course_utils.for_lessons import Figure, as_number, bet, figure_first, guard, local_cluster, say
 
 LINK = Path(__file__).resolve().parents[1] / "programs" / "11_link.py"
 RATE = "200mbit"  # of the link between two nodes here: slow enough to see
@@ -31,15 +29,15 @@ class Nodes:
 
     def __init__(self, use: str | None = "local"):
         self.use = use
-        self.cluster: local_slurm.Cluster | None = None
+        self.cluster: local_cluster.Cluster | None = None
         if use == "local":
             self._start()
 
     def _start(self) -> None:
         folder = Path(tempfile.gettempdir(), f"course-slurm-{os.getpid()}")  # this notebook's; others are left alone
         try:
-            self.cluster = local_slurm.up(nodes=2, rate=RATE, folder=folder)
-        except local_slurm.LocalSlurmError as error:
+            self.cluster = local_cluster.up(nodes=2, rate=RATE, folder=folder)
+        except local_cluster.LocalSlurmError as error:
             say(f"No Slurm here ({error}). What follows was recorded elsewhere.")
             return
         guard.watch(self.cluster)  # ends it with this notebook, whatever happens
@@ -78,7 +76,7 @@ class Nodes:
         self.cluster.down()
         self.cluster = None
         os.environ.pop("COURSE_SLURM", None)
-        claim("nothing of the local Slurm is left", local_slurm.find(folder) is None)
+        claim("nothing of the local Slurm is left", local_cluster.find(folder) is None)
 
 
 # --- a step over the link ---------------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from course_utils import Run, claim, figures, launch, more_checks, recorded
-from course_utils.figures.canvas import Figure
-from course_utils.pages import Program, Words, beside_programs, bet, figure_first, say
+from course_utils.for_lessons import Figure, Program, Words, beside_programs, bet, figure_first, say
 
 from .deeper import WAYS, empty_steps, free_addresses, show_empty, show_other_two, show_sixteen, show_two_workers, ways  # noqa: F401
 from .files import FILES, PLAIN, SIXTEEN  # noqa: F401

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from course_utils import Run, Sweep, claim, figures, more_checks, sweep
-from course_utils.extras import missing
-from course_utils.figures.canvas import Figure
-from course_utils.pages import bet, figure_first, say
-from course_utils.table import Table
+from course_utils.for_lessons import Figure, Table, bet, figure_first, missing, say
 
 from .files import EMPTY
 from .recordings import BATCH, EARLY, NEAR, apart, here, here_or_recorded, here_or_recorded_sweep

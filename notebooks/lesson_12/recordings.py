@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from course_utils import Run, Sweep, recorded
-from course_utils.extras import EXTRAS, missing
-from course_utils.pages import beside_programs, say
+from course_utils.for_lessons import EXTRAS, beside_programs, missing, say
 from course_utils.workloads import image_model, image_set
 
 from .files import PROGRAMS

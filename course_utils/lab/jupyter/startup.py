@@ -2,6 +2,6 @@
 what is missing."""
 
 try:
-    __import__("course_utils.magic_names").magic_names.watch(globals()["get_ipython"]())
+    __import__("course_utils.cells.magic_names", fromlist=["watch"]).watch(globals()["get_ipython"]())
 except (ImportError, KeyError):  # another environment's kernel, or Python itself in a terminal
     pass

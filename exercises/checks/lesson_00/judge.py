@@ -7,7 +7,7 @@ import statistics
 from fractions import Fraction
 from typing import Any
 
-from course_utils.units import counted
+from course_utils.show.units import counted
 
 from ..judging import Answer, Difference, Exercise, apart
 from . import cases

@@ -27,7 +27,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, TensorDataset
 
-from course_utils.engines import patience
+from course_utils.launching.supervisor import patience
 from course_utils.rank import report
 
 from .. import rank_side

@@ -6,7 +6,7 @@ import random
 import signal
 from collections.abc import Mapping, Sequence
 
-from course_utils.units import counted
+from course_utils.show.units import counted
 
 from ..judging import Answer, Difference, some
 from .cases import JOB_CASES, JOB_IDS, NODE_NAMES, PORT_JOB_IDS, PORT_NEIGHBOURS, SAVE

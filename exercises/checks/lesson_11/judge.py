@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from course_utils.units import counted
+from course_utils.show.units import counted
 
 from ..judging import Answer, Difference, Exercise, some
 from .batch_file import judge_job

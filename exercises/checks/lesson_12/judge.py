@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from course_utils.units import counted
+from course_utils.show.units import counted
 
 from ..judging import Answer, Difference, Exercise, apart_all, by_rank, gap, some
 from .cases import (

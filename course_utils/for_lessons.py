@@ -1,0 +1,50 @@
+"""What the modules of lessons (`notebooks/lesson_NN.py`) use besides the front door, so that they know nothing of its
+rooms: what pages say, what figures and small explorers are drawn with, numbers in words."""
+
+from __future__ import annotations
+
+from .emulation.clusters import cluster
+from .explore.controls import Control
+from .explore.drawing import Drawing, View
+from .explore.explorer import Explorer, Found, Values
+from .explore.parts import LEFT, WIDE
+from .figures.canvas import (
+    BLUE,
+    GREEN,
+    GREY,
+    GUESS,
+    INK,
+    KINDS,
+    ORANGE,
+    RUST,
+    VERMILION,
+    Figure,
+    kind_of,
+    listing,
+    made_guesses,
+    middle,
+    provenance_words,
+    sentence,
+    spread,
+)
+from .machine.optional_packages import EXTRAS, missing
+from .predict.experiments import predict_case
+from .results.spans import Span, covered, intersection, intervals, union
+from .show.pages import (
+    Diff,
+    Program,
+    Words,
+    as_number,
+    beside_programs,
+    bet,
+    diff,
+    disturbed,
+    figure_first,
+    guessed,
+    say,
+    say_disturbed,
+)
+from .show.table import Cell, ShowsTable, Table
+from .show.units import number, readable, readable_unit, unit_of_name
+from .slurm import local_cluster
+from .slurm.local_cluster import guard

@@ -1,0 +1,387 @@
+"""Launch a script on several ranks, stream what they print, stop them whatever happens, and return a `Run`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..failure.errors import LaunchError, RankError, explain, records_of, stopped
+from ..folders import PACKAGE, compiler_cache, new_run_folder, temporary_folder
+from ..machine.busy import disturbed, recent
+from ..machine.here import Machine
+from ..results.collectives import forget, unnoticed
+from ..results.provenance import Provenance
+from ..results.rank_result import launcher_statuses, read_ranks
+from ..results.run import Run
+from ..show.table import print_lines
+from ..show.units import is_speed
+from . import local
+from .arguments import check_passable, checked_program
+from .choice import Engine, engine_for
+from .engine import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request
+from .options import LaunchOptions
+from .placement import Placement
+from .sources import environment
+from .supervisor.patience import Patience
+from .under_the_cell.live import Known, LiveView
+from .under_the_cell.stream import Stream
+from .under_the_cell.watch import OWN_PORT, Watch, last_line, left_running, news, stop
+
+POLL_S = 0.05
+# Variables that the kernel or a Slurm job passes on to its children, and that would mislead a rank.
+_LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PYDEVD_")
+_LEAKED_NAMES = {
+    "COURSE_CLUSTER", "MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK",
+    "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+}  # fmt: skip
+
+
+def launch(
+    script: str | os.PathLike[str] | None = None,
+    ranks: int | str = "auto",
+    args: Sequence[object] = (),
+    timeout: float | Patience | None = None,
+    engine: str = "auto",
+    env: Mapping[str, str | None] | None = None,
+    nodes: int = 1,
+    gpus_per_rank: int | str = 1,
+    threads: int | None = None,
+    device: str = "auto",
+    max_restarts: int = 0,
+    check: bool = True,
+    quiet: bool = False,
+    dry: bool = False,
+    detach: bool = False,
+    module: str = "",
+    cluster: str | Mapping[str, Any] = "",
+    slow: Mapping[int, float] | None = None,
+    one_of: int = 0,
+    host: str = "",
+) -> Run:
+    """Run a script file or a module on several ranks, as torchrun would, and wait for all of them.
+
+    script         path of a complete torch.distributed program
+    ranks          how many, over all nodes; "auto": one for each GPU if there are two or more, otherwise 2
+    args           the program's command line; each value becomes a string
+    timeout        seconds that the ranks may run; then they are stopped, and you see where each of them stood. None:
+                   they're stopped when all have only waited for 120 s, or after 10 minutes
+    engine         "local" (warm where possible), "cold" (every rank a new Python), "torchrun", "slurm" (a job on a
+                   cluster), or "auto": torchrun if `max_restarts` is set, otherwise what COURSE_ENGINE says, or local
+    env            environment variables to set for the ranks; the value None removes one
+    nodes          how many machines to ask Slurm for, or to emulate
+    gpus_per_rank  GPUs for each rank; "all" shares out all there are
+    threads        threads for each rank; None shares out the cores
+    device         "auto", "cuda" (GPUs or an error), "cpu", "shared" (all ranks on one GPU over gloo), or "comparable",
+                   for launches that you'll compare: GPUs if there are two or more, otherwise the CPU, whatever `ranks`
+                   is
+    max_restarts   how often torchrun restarts all ranks after a failure
+    check          False returns the Run of a failed launch instead of raising
+    quiet          True shows nothing while the ranks run
+    dry            True starts nothing, and shows the batch file for Slurm, or with engine="torchrun" the command for
+                   each node
+    detach         True returns as soon as Slurm has the job; `Run.load(PATH).refresh()` looks at it later
+    module         a module to run instead of a script, as in `torchrun -m pkg.train`; we look for it in the working
+                   folder first
+    cluster        GPUs to emulate: a name such as "8xA100", "mine.toml:4xbig" for a device in a file of your own, or a
+                   dict (`data/clusters.toml` has the form). The program runs unchanged on a virtual clock, where large
+                   operators take modelled time and aren't computed; memory is counted. `nodes` shares the GPUs out
+    slow           rank -> how many times as long its emulated GPU takes for everything: {3: 1.3} makes a straggler
+    one_of         emulate one rank of so many, and take the others to do the same: for more ranks than fit here
+    host           "measured" counts what the host computes between operators of emulated GPUs, as long as it took here
+
+    Raises LaunchError before anything starts if an argument is wrong, RankError if a rank fails or time runs out (its
+    `.run` keeps the records), KeyboardInterrupt if you interrupt.
+    """
+    cwd = _working_folder()
+    path = checked_program(script, module, cwd)
+    if engine == "auto" and not max_restarts and not cluster:
+        engine = os.environ.get("COURSE_ENGINE", "auto")  # for what a notebook launches; checks name an engine
+    with _refusals():
+        options = LaunchOptions(
+            script=path, ranks=ranks, args=args, timeout=timeout, engine=engine, env=env, nodes=nodes,
+            gpus_per_rank=gpus_per_rank, threads=threads, device=device, max_restarts=max_restarts, check=check,
+            quiet=quiet, dry=dry, detach=detach, module=module, cluster=cluster, slow=slow, one_of=one_of,
+            host=host,
+        )  # fmt: skip
+        chosen = engine_for(options)
+    return _launch(options, chosen, cwd)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise a ValueError from this block as a LaunchError: its message is written for the learner."""
+    try:
+        yield
+    except ValueError as error:
+        raise LaunchError(str(error)) from None
+
+
+def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
+    """Place the ranks, start them, follow them, and gather what they left."""
+    view = LiveView(options.quiet)
+    machine = Machine.here()
+    with _refusals():
+        placement = engine.place(machine)
+    env = _environment(machine, placement, options.env, engine.elsewhere)
+    check_passable(env, options.args)
+    if not options.quiet:
+        print_lines(news(placement.sentence))
+    root = cwd if options.module else os.path.dirname(os.path.realpath(options.script))
+    changes = environment(options.script, Path(root))
+    own_port = "MASTER_PORT" in changes.names and not engine.elsewhere
+    # From here on, an interrupt must end the ranks first, so it doesn't raise at once.
+    with _deferred_interrupt() as interrupts, view:
+        _await_start(lambda: engine.prepare(env, changes, root, POLL_S), interrupts, view)
+        request = _request(options, placement, env, cwd, agent_store=not own_port, here=not engine.elsewhere)
+        stream = Stream(Path(request.folder), placement.ranks, options.quiet)
+        if options.dry:
+            with _refusals():
+                return _dry(request, placement, engine, options)
+        try:
+            with _refusals():
+                handle = engine.start(request, placement)
+        except OSError as error:
+            raise LaunchError(f"couldn't start the ranks: {error}") from None
+        try:
+            if handle.note and not options.quiet:
+                print(handle.note, flush=True)
+            if own_port and not options.quiet:
+                print(OWN_PORT, flush=True)
+            doing = "emulating (these seconds are real)" if placement.emulated else "running"
+            outcome = _follow(handle, Watch(handle, stream, doing), interrupts, view)
+        finally:
+            handle.close()
+        if outcome["cause"] == "not started":
+            raise LaunchError(f"couldn't start the ranks: {outcome['why']}{_cure(outcome['why'])}")
+        run = _collect(request, placement, engine, outcome, stream.records, handle.start, handle.where or str(machine))
+        if run.others:
+            recent.append((run.others[0], run.others[1]))
+        unsaved = _save(run)
+        if not options.detach:
+            view.end(last_line(run, view.seconds), run.ok, below=stream.wrote)
+    if unsaved and not options.quiet:
+        print_lines(unsaved)
+    if options.detach:
+        return run
+    if run.outcome == "interrupted":
+        raise stop(stopped(run), run)
+    if run.ok:
+        if not options.quiet and (odd := unnoticed(records_of(run).calls)):
+            print(f"Nothing failed, but the ranks did not call the same collectives. {odd}", flush=True)
+        if not options.quiet and (said := left_running(outcome.get("left", ()))):
+            print(said, flush=True)
+        forget(Path(request.folder), placement.ranks)
+    if run.ok and not options.quiet and (busy := busy_machine([run], machine)):
+        print_lines(busy)
+    if options.check and not run.ok:
+        times = {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}
+        raise explain(run, times, outcome.get("why") or f"did not end within its timeout of {request.timeout:g} s")
+    return run
+
+
+def _request(
+    options: LaunchOptions, placement: Placement, env: dict[str, str], cwd: str, agent_store: bool, here: bool
+) -> Request:
+    """The request for the engine, with a new folder for the files that the ranks leave, and if they run `here`, the
+    kernel's folder for temporary files."""
+    try:
+        folder = new_run_folder()
+    except OSError as error:
+        raise LaunchError(
+            f"couldn't make a folder for this launch's logs ({error}); free some space there, or set COURSE_HOME to"
+            " another folder"
+        ) from None
+    try:
+        tmp = str(temporary_folder(env.get("TMPDIR", ""))) if here else ""
+    except OSError as error:
+        raise LaunchError(f"couldn't make a folder for temporary files: {error}{_cure(str(error))}") from None
+    env = env | {"TMPDIR": os.path.join(tmp, "tmp")} if here else env
+    return Request(
+        script=str(options.script),
+        args=[str(a) for a in options.args],
+        world_size=placement.ranks,
+        env=env,
+        cwd=cwd,
+        folder=str(folder),
+        timeout=options.seconds,
+        patience=options.patience,
+        package_path=str(PACKAGE.parent),
+        kernel_pid=os.getpid(),
+        tmp=tmp,
+        module=options.module,
+        agent_store=agent_store,
+    )
+
+
+def _save(run: Run) -> str:
+    """Save a run in its folder. Returns what to say if that fails: the ranks have run, whatever the disk says."""
+    try:
+        run.save(Path(run.path, "run.json"))
+    except OSError as error:
+        why = error.strerror or str(error)
+        return (
+            f"The run couldn't be saved in {run.path} ({why}), so Run.load won't find it; you have it here all the"
+            " same. Free some space there, or set COURSE_HOME to another folder."
+        )
+    return ""
+
+
+def _dry(request: Request, placement: Placement, engine: Engine, options: LaunchOptions) -> Run:
+    """Show what would be started, and save it as a run that never started."""
+    shown = engine.dry(request, placement)
+    if not options.quiet:
+        print(shown, end="", flush=True)
+    nothing = {"cause": "dry", "wall_s": float("nan"), "ranks": {}}
+    records: list[list[dict[str, Any]]] = [[] for _ in range(placement.ranks)]
+    run = _collect(request, placement, engine, nothing, records, start=options.engine, machine="")
+    run.save(Path(request.folder, "run.json"))
+    return run
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise LaunchError("the kernel's working folder has been removed; go to another one with %cd") from None
+
+
+def _environment(
+    machine: Machine, placement: Placement, extra: Mapping[str, str | None] | None, elsewhere: bool
+) -> dict[str, str]:
+    """A rank's whole environment, except the variables that say which rank it is; `extra` are the caller's own."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
+    env = KEEP_MEMORY | FORM_GROUPS_TOGETHER | own
+    if elsewhere:
+        env = {k: v for k, v in env.items() if k not in ("CUDA_VISIBLE_DEVICES", "TMPDIR")}  # true here only
+        env |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
+    else:
+        loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
+        for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            env.setdefault(name, loopback)  # ranks on one machine have no business on the network
+        # otherwise each launch would compile everything again
+        env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache(machine.name)))
+    env |= {"MPLBACKEND": "Agg", **placement.env}
+    for name, value in (extra or {}).items():
+        if value is None:
+            env.pop(name, None)
+        else:
+            env[name] = str(value)
+    return env
+
+
+def _cure(why: str) -> str:
+    if os.strerror(errno.ENOSPC) in why:
+        return ". Free some space there, or set TMPDIR to a folder that has some"
+    return ". Other programs may be using it; try fewer ranks" if os.strerror(errno.ENOMEM) in why else ""
+
+
+class _Interrupts:
+    """How often the user has interrupted this launch."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, *_: object) -> None:
+        self.count += 1
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[_Interrupts]:
+    """In the main thread, count Ctrl-C instead of raising: an exception in the wrong place would leave a launch half
+    stopped."""
+    interrupts = _Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+    previous = signal.signal(signal.SIGINT, interrupts.add)
+    try:
+        yield interrupts
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
+
+
+def _await_start(prepare: Callable[[], str], interrupts: _Interrupts, view: LiveView) -> None:
+    """Call `prepare` until it waits for nothing more. Nothing has started yet, so an interrupt ends the waiting."""
+    while (awaited := prepare()) and not interrupts.count:
+        view.tick(lambda: Known(awaited))
+    if interrupts.count:
+        raise stop(f"stopped{' while ' if awaited else ''}{awaited}; no rank had started")
+
+
+def _follow(handle: Handle, watch: Watch, interrupts: _Interrupts, view: LiveView) -> dict[str, Any]:
+    """Wait for the outcome, showing the ranks' output meanwhile."""
+    stops, stream = 0, watch.stream
+    try:
+        while (outcome := handle.wait(POLL_S)) is None:
+            if interrupts.count > stops:  # a second one no longer waits for ranks that handle SIGTERM
+                stops += 1
+                handle.stop()
+            view.tick(lambda: watch.known(stopping=stops > 0))  # noqa: B023 - called at once
+            stream.pump(hold=view.to_come)
+    except LaunchLost:
+        outcome = {"cause": "interrupted" if stops else "lost", "wall_s": float("nan"), "ranks": {}}
+    stream.pump(last=True)
+    watch.close()
+    if interrupts.count and outcome["cause"] == "":
+        outcome["cause"] = "interrupted"  # it came while the last ranks were ending
+    return outcome
+
+
+def _collect(
+    request: Request,
+    placement: Placement,
+    engine: Engine,
+    outcome: dict[str, Any],
+    records: list[list[dict[str, Any]]],
+    start: str,
+    machine: str,
+) -> Run:
+    """The Run of a launch that has ended, built from what its ranks left. `start` says how they were started,
+    `machine` where."""
+    folder = Path(request.folder)
+    statuses: dict[int, dict[str, Any]] = {int(rank): status for rank, status in outcome["ranks"].items()}
+    if engine.by_torchrun:
+        statuses = launcher_statuses(folder, request.world_size, statuses.get(-1, {}).get("exitcode") == 0)
+    ranks = read_ranks(folder, request.world_size, statuses, records)
+    cause = outcome["cause"] or ("failed" if not all(r.ok for r in ranks) else "finished")
+    return Run(
+        ranks=ranks,
+        script=request.script,
+        args=request.args,
+        command=engine.by_hand(request, placement),
+        engine=start,
+        placement=placement.sentence,
+        wall_s=outcome["wall_s"],
+        path=request.folder,
+        outcome=cause,
+        provenance=Provenance.here(placement.emulated or machine, "emulated" if placement.emulated else "measured"),
+        others=None if placement.emulated else outcome.get("others"),  # a virtual clock doesn't mind a busy machine
+        job=outcome.get("job"),
+    )
+
+
+def busy_machine(runs: Sequence[Run], machine: Machine) -> str:
+    """What to say of runs that timed something while other programs took the cores; empty if they didn't matter."""
+    if not any(is_speed(name) for run in runs for record in run.records for name in record):
+        return ""
+    found = disturbed((run.others for run in runs if run.others), machine.cores)
+    return f"A busy machine. {found}, so these times are too long. Close them, then run the cell again." * bool(found)
+
+
+def warm_up() -> None:
+    """Start the warm server in the background, so that the first launch finds it ready."""
+    local.server.begin()
+
+
+def cool_down() -> None:
+    """Stop the warm server. Launches that are running go on; the next launch starts another server."""
+    local.server.stop()
+
+
+__all__ = ["LaunchError", "RankError", "cool_down", "launch", "warm_up"]

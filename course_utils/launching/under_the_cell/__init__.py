@@ -1,0 +1,1 @@
+"""What is under a cell while ranks run: what they print, the figures that they show, and how far each of them is."""

@@ -1,0 +1,1 @@
+"""What this computer has, how busy it is, and whether it's ready for the course."""

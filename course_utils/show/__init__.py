@@ -1,0 +1,1 @@
+"""How words, numbers, tables and cards are shown, in a notebook and as text."""
