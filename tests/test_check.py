@@ -6,7 +6,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import re
+import tempfile
 import time
 from dataclasses import replace
 from functools import cache
@@ -55,6 +57,15 @@ def exercise(path: Path) -> str:
 
 def right_answers() -> list[ParameterSet]:
     return [pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=slow(exercise(path))) for path in RIGHT]
+
+
+def has_nameless_files() -> bool:
+    """Whether the file system of temporary files has files without a name: Linux, and not every overlay."""
+    try:
+        os.close(os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_WRONLY))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def wrong_answers() -> list[ParameterSet]:
@@ -126,6 +137,8 @@ def flat(error: ExerciseNotSolved) -> str:
 @pytest.mark.parametrize("path", right_answers())
 def test_a_right_answer_is_accepted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     needed(exercise(path))
+    if "O_TMPFILE" in path.read_text() and not has_nameless_files():
+        pytest.skip("this file system has no files without a name")
     check_exercise(exercise(path), path.read_text())
     shown = capsys.readouterr().out
     assert f"✓ {exercise(path)}" in shown and "solved" in shown

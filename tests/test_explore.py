@@ -593,9 +593,3 @@ def test_notebooks_keep_no_widgets() -> None:
         path for folder in ("notebooks", "solutions", "exercises") for path in (ROOT / folder).glob("*.ipynb")
     ]:
         assert "widgets" not in json.loads(path.read_text())["metadata"], path.name
-
-
-def test_the_limits_of_an_explorer() -> None:
-    core = ("explorer.py",)
-    for path in (ROOT / "course_utils" / "explore").glob("*.py"):
-        assert path.name in core or len(path.read_text().splitlines()) <= 150, path.name

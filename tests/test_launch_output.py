@@ -155,7 +155,7 @@ for i in range(31):
 
 def test_the_first_line_says_on_what_ranks_run(kernel: Kernel) -> None:
     """What more GPUs would change is said once in a notebook, and kept with each run."""
-    kernel.run("from course_utils import watch\nwatch._advice_given = {''}")
+    kernel.run("from course_utils.launching.under_the_cell import watch\nwatch._advice_given = {''}")
     for first_time in (True, False):
         got = kernel.run(ranks("local", "print('x')"))
         first, whole = got.text.splitlines()[0], kernel.ask("run.placement")

@@ -724,7 +724,7 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 IMPORTS = """import os, signal
-from course_utils.launching.engine import local
+from course_utils.launching import local
 from course_utils import launch
 open("e.py", "w").close()"""
 

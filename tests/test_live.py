@@ -337,7 +337,7 @@ def test_a_sweep(kernel: Kernel) -> None:
 
 def test_ranks_without_news_say_where_they_are_and_go_on(kernel: Kernel) -> None:
     """Asked ten times in the middle of a collective and of a computation, which both end well."""
-    kernel.run("from course_utils import watch, live\nwatch.SILENT_S = live.SILENT_S = 0.2")
+    kernel.run("from course_utils.launching.under_the_cell import live, watch\nwatch.SILENT_S = live.SILENT_S = 0.2")
     script = """import os, time, torch
 import torch.distributed as dist
 dist.init_process_group()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+NAMELESS = "a file without a name"  # made with O_TMPFILE; it gets its name by os.link
 
 
 class Disk:
@@ -55,7 +56,10 @@ class Disk:
         if self.broken and stat.S_ISREG(found.st_mode):
             self.say(refused=True)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if self.on and (path := self.files().get(found.st_ino)):
+        path = self.files().get(found.st_ino) if self.on else None
+        if self.on and stat.S_ISREG(found.st_mode) and found.st_nlink == 0:
+            path = _real(f"/proc/self/fd/{target if isinstance(target, int) else target.fileno()}")
+        if path and self.inside(path):
             self.note("sync", path, size=found.st_size)
 
     def sync_all(self) -> None:
@@ -73,7 +77,8 @@ class Disk:
         elif event in ("os.rename", "os.link"):
             path, to = _real(args[0], args[2]), _real(args[1], args[3])
             if self.inside(path) or self.inside(to):
-                size = os.stat(path).st_size if os.path.isfile(path) else 0
+                source = args[0] if path.endswith(NAMELESS) else path
+                size = os.stat(source).st_size if os.path.isfile(source) else 0
                 self.note(event.removeprefix("os."), path, to=to, size=size)
         elif event == "os.remove" and self.inside(path := _real(args[0], args[1])):
             self.note("remove", path)
@@ -82,4 +87,6 @@ class Disk:
 def _real(path: Any, folder: int = -1) -> str:
     """The full path of a file that may be named relative to an open folder (`dir_fd=`)."""
     base = os.path.realpath(f"/proc/self/fd/{folder}") if folder >= 0 else ""
-    return os.path.realpath(os.path.join(base, os.fsdecode(path)))
+    found = os.path.realpath(os.path.join(base, os.fsdecode(path)))
+    folder_of, _, name = found.rpartition(os.sep)  # the system calls it "#1234 (deleted)", another number each time
+    return os.path.join(folder_of, NAMELESS) if name.startswith("#") and name.endswith(" (deleted)") else found

@@ -56,7 +56,7 @@ class Watch:
     """In a child: says what the program does, and kills it when the time has come."""
 
     def __init__(self, say: Callable[..., None], kill_step: int):
-        self.say, self.kill_step, self.steps = say, kill_step, 0
+        self.say, self.kill_step, self.steps, self.batches = say, kill_step, 0, 0
         self.before: list[Any] = [None, None, None]
         register_module_forward_pre_hook(self.forward)
         register_optimizer_step_pre_hook(self.before_step)
@@ -65,6 +65,7 @@ class Watch:
     def forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if sum(1 for _ in module.parameters()) >= 4 and inputs:  # the model, not one of its layers
             python = hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[:12]
+            self.batches += module.training and torch.is_grad_enabled()
             self.before = [python, _digest(torch.get_rng_state()), _digest(inputs[0])]
 
     def before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -75,7 +76,7 @@ class Watch:
 
     def after_step(self, *_: Any) -> None:
         self.steps += 1
-        self.say(row=self.row)
+        self.say(row=self.row, batches=self.batches)
         if self.steps > MOST_STEPS:
             self.say(endless=True)
         if self.steps == self.kill_step or self.steps > MOST_STEPS:
@@ -108,8 +109,8 @@ def start(
 
         os.close(read)
         disk = Disk(folder, say, kill_new, broken)
-        Watch(say, kill_step)
-        _be(program, folder, seed, say, disk, limit, full)
+        watch = Watch(say, kill_step)
+        _be(program, folder, seed, lambda **what: say(**what, batches=watch.batches), disk, limit, full)
     os.close(write)
     with open(read) as lines:
         said = [json.loads(line) for line in lines]
@@ -236,7 +237,9 @@ def _kills(program: str, base: Path, given: dict[str, Any], first: dict[str, Any
     begun = start(program, base / "begun", seed, kill_step=given["moment"])
     rank_side.tell(moment=[begun, *chain("moment", begun="begun")])
     rank_side.tell(restarts=chain("restarts", *({"kill_step": n} for n in given["restarts"])))
-    sizes = [e["size"] for e in first["events"] if e["what"] == "rename"]  # a checkpoint may be removed at the end
+    sizes = [
+        e["size"] for e in first["events"] if e["what"] in ("rename", "link")
+    ]  # a checkpoint may be removed at the end
     size = max([*first["files"].values(), *sizes])
     torn = [[{"limit": int(share * size)} for share in shares] for shares in given["shares"]]
     rank_side.tell(bytes=chain("bytes", *torn[0], {"kill_step": EPOCH_STEPS + 3}, *torn[1]))

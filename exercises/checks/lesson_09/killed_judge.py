@@ -67,6 +67,8 @@ def judge_killed(answer: Answer) -> list[str]:
                 "result.pt, and at most two checkpoints",
             )
     _synced(first)
+    for run in (again, *told["moment"], *told["restarts"], *told["bytes"], *told["events"]):
+        _out_of_sight(run)
     kills = [run for run in told["bytes"] + told["events"] + told["result"] if run["kind"] in ("bytes", "event")]
     kills = [run for run in kills if run["ended"] == "killed"]
     return [
@@ -224,6 +226,17 @@ def _compare(run: Run, twin: Run, case: str) -> None:
         return
 
 
+def _out_of_sight(run: Run) -> None:
+    """Raise if a start trains on more batches than it makes steps of the optimizer: one, where it's killed between."""
+    batches, steps = run.get("batches", 0), len(run["rows"])
+    if batches > steps + 1:
+        raise Difference(
+            "too much again",
+            f"A start trains on {batches} batches, and the optimizer makes {steps} steps: the others are done again.",
+            "after a kill, at most the 6 steps of an epoch",
+        )
+
+
 def _full(cases: list[list[Run]], twin: Run) -> None:
     for begun, failed, more in cases:
         broken = failed.get("refused")
@@ -241,7 +254,7 @@ def _full(cases: list[list[Run]], twin: Run) -> None:
 
 def _names(first: Run) -> None:
     """Each file that's there at the end has got its name by a rename, in its own folder."""
-    renames = [e for e in first["events"] if e["what"] == "rename"]
+    renames = [e for e in first["events"] if e["what"] in ("rename", "link")]
     for name in sorted(first["files"]):
         if name not in [e["to"] for e in renames]:
             raise Difference(
@@ -273,7 +286,7 @@ def _synced(first: Run) -> None:
             whole[path] = event["size"]
         elif what == "open":
             whole.pop(path, None)
-        elif what == "rename":
+        elif what in ("rename", "link"):  # a link gives a name to a file that has none
             if path not in whole:
                 raise Difference(
                     "not on disk",
