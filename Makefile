@@ -3,7 +3,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book lint format
+.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book golden lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -69,6 +69,9 @@ exercises: ready-tools ## write the links between notebooks, and exercises/ from
 
 book: ready-tools     ## run the lessons and write them as web pages into book/
 	$(IN) tools/book.py
+
+golden: ready-tools   ## does a change of the house change what users see: their words, against tests/golden (WRITE=--write keeps them; ONLY="errors answers/04")
+	$(IN) tools/golden.py $(WRITE) $(ONLY)
 
 lint: ready-tools     ## style, types, notebooks without outputs, exercises in step
 	@$(IN) tools/lint.py

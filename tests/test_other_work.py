@@ -72,8 +72,8 @@ def measured(
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("run", "sweeps"):
-        monkeypatch.setattr(f"course_utils.{module}.usable_cores", lambda: 2)
+    for module in ("run", "sweep"):
+        monkeypatch.setattr(f"course_utils.results.{module}.usable_cores", lambda: 2)
 
 
 @pytest.mark.parametrize(
