@@ -105,7 +105,8 @@ def explorers() -> Part:
                 view = explorer.view(answered)
                 hashes.append(hashlib.sha256((view.svg + view.summary).encode()).hexdigest()[:8])
         found[name] = {"words": str(make(name)).splitlines(), "pictures": " ".join(hashes)}
-    for i, (name, given, _) in enumerate(STORED):
+    stored: list[Any] = list(STORED)
+    for i, (name, given, _) in enumerate(stored):
         view = make(name, **given).view()
         words = re.findall(r"<text[^>]*>(.*?)</text>", view.svg)
         found[f"{name} {i} {json.dumps(given)}"] = {"summary": view.summary, "words": words}
