@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from course_utils.failure.deadlocks import why
-from course_utils.launching.engine import Request
 from course_utils.launching.on_rank import standing
+from course_utils.launching.request import Request
 from course_utils.launching.supervisor import deadlock
 from course_utils.results.collectives import Call, Records, Standing
 

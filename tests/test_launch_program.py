@@ -17,8 +17,8 @@ from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # no
 from test_launch_table import ALL_ENGINES, ENGINES, GROUP, ranks
 
 from course_utils.launching import local
-from course_utils.launching.engine import Request
-from course_utils.launching.sources import environment, module_file
+from course_utils.launching.program import environment, module_file
+from course_utils.launching.request import Request
 from course_utils.launching.supervisor.termination import HANDLER_S
 
 # --- what it imports -------------------------------------------------------------------------------------------------

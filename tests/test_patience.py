@@ -10,9 +10,9 @@ import pytest
 from conftest import ROOT
 
 from course_utils.failure.errors import RankError
-from course_utils.launching.engine import Request
 from course_utils.launching.launcher import launch
 from course_utils.launching.options import LaunchOptions
+from course_utils.launching.request import Request
 from course_utils.launching.supervisor import patience
 from course_utils.launching.supervisor.patience import USUAL, Patience, Watch
 

@@ -13,15 +13,15 @@ from traitlets import Enum, Float, Int, TraitError
 
 from ..failure.errors import CourseError, LaunchError, RankError, stops_in_a_line
 from ..folders import CELL, save_script
-from ..launching.arguments import checked_program, checked_script
 from ..launching.bundle import save_bundle
 from ..launching.launcher import launch
 from ..launching.options import ENGINES
 from ..launching.placement import DEVICES
+from ..launching.program import checked_program, checked_script
 from ..machine.optional_packages import missing
 from ..results.run import Run
 from . import cell_help
-from .magic_line import DEFAULTS, page, ranks_options, words_of
+from .magic_line import DEFAULTS, launch_arguments, page, ranks_options, words_of
 
 
 class NothingFailed(CourseError, AssertionError):
@@ -69,26 +69,7 @@ def ranks(line: str, cell: str | None, namespace: dict[str, Any], defaults: Mapp
     expected = options.expect_error
     run: Run | None = None
     try:
-        run = launch(
-            script,
-            options.ranks,
-            args,
-            timeout=options.timeout,
-            engine=options.engine,
-            gpus_per_rank=options.gpus_per_rank,
-            threads=options.threads,
-            device=options.device,
-            max_restarts=options.max_restarts,
-            quiet=options.quiet,
-            nodes=options.nodes,
-            dry=options.dry,
-            detach=options.detach,
-            module=options.module,
-            cluster=options.cluster,
-            slow=options.slow,
-            one_of=options.one_of,
-            host=options.host,
-        )
+        run = launch(script, args=args, **launch_arguments(options))
     except RankError as error:
         run = error.run
         if expected is None:

@@ -8,11 +8,12 @@ import keyword
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from ..failure.errors import LaunchError
-from ..launching.options import ENGINES
+from ..launching.options import ENGINES, LaunchOptions
 from ..launching.placement import DEVICES
 from ..machine.optional_packages import EXTRAS
 
@@ -171,125 +172,133 @@ def _straggler(text: str) -> tuple[int, float]:
         raise argparse.ArgumentTypeError(f"write RANK=X, as in 3=1.3; got {text!r}") from None
 
 
+# Heading of the page of help: each option's flags, its help, and what argparse has to know besides. What a value may be
+# when the line doesn't name it, and whether it's a number, says the field of LaunchOptions that has its name.
+_OPTIONS: Mapping[str, Sequence[tuple[tuple[str, ...], str, dict[str, Any]]]] = {
+    "where it runs": (
+        (
+            ("ranks",),
+            "how many, N or auto; auto: one for each GPU if there are two or more, otherwise 2",
+            {"nargs": "?", "type": _number_or("auto")},
+        ),
+        (
+            ("--device",),
+            "auto: GPUs if there are enough, otherwise the CPU. cuda: GPUs or an error. cpu. comparable, for launches"
+            " that you'll compare: GPUs if there are two or more, otherwise the CPU, however many ranks. shared: all"
+            " ranks on one GPU",
+            {"choices": DEVICES, "metavar": "NAME"},
+        ),
+        (
+            ("--threads",),
+            "threads for each rank; auto shares out the cores",
+            {"type": _number_or("auto"), "metavar": "N|auto"},
+        ),
+        (("--gpus-per-rank",), "default 1", {"type": _number_or("all"), "metavar": "N|all"}),
+        (
+            ("--engine",),
+            "auto, local (warm where possible), cold, torchrun, or slurm",
+            {"choices": ENGINES, "metavar": "NAME"},
+        ),
+        (("--max-restarts",), "how often torchrun restarts all ranks after a failure", {"metavar": "N"}),
+    ),
+    "on emulated GPUs": (
+        (
+            ("--cluster",),
+            "GPUs that you don't have, such as 8xA100, or mine.toml:4xbig for a device in your own file: the program"
+            " runs unchanged, times and memory are modelled, and nothing large is computed. --nodes shares them out",
+            {"metavar": "NAME"},
+        ),
+        (
+            ("--slow",),
+            "the GPU of this rank takes X times as long for everything, as in 3=1.3",
+            {"action": "append", "type": _straggler, "metavar": "RANK=X"},
+        ),
+        (
+            ("--one-of",),
+            "emulate one rank of N, and take the others to do the same: for more ranks than fit here",
+            {"metavar": "N"},
+        ),
+        (
+            ("--host",),
+            "count what the host computes between operators, as long as it took here: not the same each time",
+            {"choices": ["measured"]},
+        ),
+    ),
+    "what you get": (
+        (
+            ("-o", "--output"),
+            "the variable that gets the Run, even of a failed launch (with --no-launch, the path of the file)",
+            {"metavar": "NAME"},
+        ),
+        (
+            ("--timeout",),
+            "stop the ranks after S seconds, or as in 5m, 1h; default: when all only wait for 120 s, or after 10"
+            " minutes",
+            {"type": _seconds, "metavar": "S"},
+        ),
+        (("--quiet",), "show nothing while the ranks run", {}),
+        (
+            ("--expect-error",),
+            "the launch must fail, and re.search must find PATTERN in what failed first: the type and message of an"
+            " exception, 'killed by SIGKILL', 'exit code 3', or 'did not end within its timeout'. The error is shown,"
+            " and the notebook goes on",
+            {"metavar": "PATTERN"},
+        ),
+    ),
+    "the file": (
+        (
+            ("--file",),
+            "save the cell as this file, which programs in later cells can import",
+            {"default": "cell.py", "metavar": "NAME.py"},
+        ),
+        (("--no-launch",), "only save the file", {"action": "store_true"}),
+        (("--save",), "make a folder that runs elsewhere too: the program and what it imports", {"metavar": "DIR"}),
+        (
+            ("--needs",),
+            f"{' or '.join(sorted(EXTRAS))}; if it is missing, the cell is only saved, and the variable is None",
+            {"choices": sorted(EXTRAS), "metavar": "PACKAGE"},
+        ),
+        (
+            ("-m", "--module"),
+            "only in %%ranks: run this module, as `python -m` does, instead of a cell",
+            {"metavar": "NAME"},
+        ),
+    ),
+    "on a cluster": (
+        (
+            ("--nodes",),
+            "how many machines to ask Slurm for, or to emulate; the ranks are spread over them",
+            {"metavar": "N"},
+        ),
+        (
+            ("--dry",),
+            "start nothing; show the batch file for Slurm, or with --engine torchrun the command for each node",
+            {},
+        ),
+        (("--detach",), "don't wait for the job; Run.load(PATH).refresh() looks at it later", {}),
+    ),
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     usage = "%%%%ranks N|auto [options] [-- arguments of the program]"
     parser = _Parser(
         prog="%%ranks", add_help=False, usage=usage, description=_ABOUT, epilog=_AFTER, formatter_class=_Page
     )
-    where = parser.add_argument_group("where it runs")
-    where.add_argument(
-        "ranks",
-        nargs="?",
-        default="auto",
-        type=_number_or("auto"),
-        help="how many, N or auto; auto: one for each GPU if there are two or more, otherwise 2",
-    )
-    where.add_argument(
-        "--device",
-        choices=DEVICES,
-        metavar="NAME",
-        help="auto: GPUs if there are enough, otherwise the CPU. cuda: GPUs or an error. cpu. comparable, for launches"
-        " that you'll compare: GPUs if there are two or more, otherwise the CPU, however many ranks. shared: all ranks"
-        " on one GPU",
-    )
-    where.add_argument(
-        "--threads", type=_number_or("auto"), metavar="N|auto", help="threads for each rank; auto shares out the cores"
-    )
-    where.add_argument("--gpus-per-rank", default=1, type=_number_or("all"), metavar="N|all", help="default 1")
-    where.add_argument(
-        "--engine", choices=ENGINES, metavar="NAME", help="auto, local (warm where possible), cold, torchrun, or slurm"
-    )
-    where.add_argument(
-        "--max-restarts", type=int, default=0, metavar="N", help="how often torchrun restarts all ranks after a failure"
-    )
-    modelled = parser.add_argument_group("on emulated GPUs")
-    modelled.add_argument(
-        "--cluster",
-        default="",
-        metavar="NAME",
-        help="GPUs that you don't have, such as 8xA100, or mine.toml:4xbig for a device in your own file: the program"
-        " runs unchanged, times and memory are modelled, and nothing large is computed. --nodes shares them out",
-    )
-    modelled.add_argument(
-        "--slow",
-        action="append",
-        type=_straggler,
-        metavar="RANK=X",
-        help="the GPU of this rank takes X times as long for everything, as in 3=1.3",
-    )
-    modelled.add_argument(
-        "--one-of",
-        type=int,
-        default=0,
-        metavar="N",
-        help="emulate one rank of N, and take the others to do the same: for more ranks than fit here",
-    )
-    modelled.add_argument(
-        "--host",
-        default="",
-        choices=["measured"],
-        help="count what the host computes between operators, as long as it took here: not the same each time",
-    )
-    result = parser.add_argument_group("what you get")
-    result.add_argument(
-        "-o",
-        "--output",
-        metavar="NAME",
-        help="the variable that gets the Run, even of a failed launch (with --no-launch, the path of the file)",
-    )
-    result.add_argument(
-        "--timeout",
-        type=_seconds,
-        metavar="S",
-        help="stop the ranks after S seconds, or as in 5m, 1h; default: when all only wait for 120 s, or after 10"
-        " minutes",
-    )
-    result.add_argument("--quiet", action="store_true", help="show nothing while the ranks run")
-    result.add_argument(
-        "--expect-error",
-        metavar="PATTERN",
-        help="the launch must fail, and re.search must find PATTERN in what failed first: the type and message of an"
-        " exception, 'killed by SIGKILL', 'exit code 3', or 'did not end within its timeout'. The error is shown, and"
-        " the notebook goes on",
-    )
-    file = parser.add_argument_group("the file")
-    file.add_argument(
-        "--file",
-        default="cell.py",
-        metavar="NAME.py",
-        help="save the cell as this file, which programs in later cells can import",
-    )
-    file.add_argument("--no-launch", action="store_true", help="only save the file")
-    file.add_argument(
-        "--save", metavar="DIR", help="make a folder that runs elsewhere too: the program and what it imports"
-    )
-    file.add_argument(
-        "--needs",
-        choices=sorted(EXTRAS),
-        metavar="PACKAGE",
-        help=f"{' or '.join(sorted(EXTRAS))}; if it is missing, the cell is only saved, and the variable is None",
-    )
-    file.add_argument(
-        "-m",
-        "--module",
-        default="",
-        metavar="NAME",
-        help="only in %%ranks: run this module, as `python -m` does, instead of a cell",
-    )
-    cluster = parser.add_argument_group("on a cluster")
-    cluster.add_argument(
-        "--nodes",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many machines to ask Slurm for, or to emulate; the ranks are spread over them",
-    )
-    cluster.add_argument(
-        "--dry",
-        action="store_true",
-        help="start nothing; show the batch file for Slurm, or with --engine torchrun the command for each node",
-    )
-    cluster.add_argument(
-        "--detach", action="store_true", help="don't wait for the job; Run.load(PATH).refresh() looks at it later"
-    )
+    usual = {field.name: field.default for field in fields(LaunchOptions)}
+    for heading, options in _OPTIONS.items():
+        group = parser.add_argument_group(heading)
+        for flags, words, more in options:
+            name = flags[-1].lstrip("-").replace("-", "_")
+            known: dict[str, Any] = {}
+            if isinstance(usual.get(name), bool):
+                known = {"action": "store_true"}
+            elif name in usual and name not in DEFAULTS:
+                known = {"default": usual[name]} | ({"type": int} if isinstance(usual[name], int) else {})
+            group.add_argument(*flags, help=words, **known | more)
     return parser
+
+
+def launch_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of a line's options that are arguments of `launch`, by name."""
+    return {field.name: getattr(options, field.name) for field in fields(LaunchOptions) if hasattr(options, field.name)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..failure.errors import LaunchError
 from ..folders import PACKAGE
-from .sources import imports
+from .program import imports
 
 # These import nothing else of the course, so they can travel alone.
 PORTABLE = ("rank", "workloads")

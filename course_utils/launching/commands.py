@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..emulation.clusters import Cluster
-from .engine import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 from .placement import Placement
+from .request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 
 PORT = 29500  # where nodes meet if you start them by hand
 

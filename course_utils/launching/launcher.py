@@ -22,12 +22,12 @@ from ..results.run import Run
 from ..show.table import print_lines
 from ..show.units import is_speed
 from . import local
-from .arguments import check_passable, checked_program
-from .choice import Engine, engine_for
-from .engine import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request
+from .choice import engine_for
+from .engine import Engine
 from .options import LaunchOptions
 from .placement import Placement
-from .sources import environment
+from .program import check_passable, checked_program, environment
+from .request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request
 from .supervisor.patience import Patience
 from .under_the_cell.live import Known, LiveView
 from .under_the_cell.stream import Stream
@@ -98,17 +98,13 @@ def launch(
     Raises LaunchError before anything starts if an argument is wrong, RankError if a rank fails or time runs out (its
     `.run` keeps the records), KeyboardInterrupt if you interrupt.
     """
+    asked = dict(locals())
     cwd = _working_folder()
-    path = checked_program(script, module, cwd)
+    asked["script"] = checked_program(script, module, cwd)
     if engine == "auto" and not max_restarts and not cluster:
-        engine = os.environ.get("COURSE_ENGINE", "auto")  # for what a notebook launches; checks name an engine
+        asked["engine"] = os.environ.get("COURSE_ENGINE", "auto")  # for what a notebook launches; checks name an engine
     with _refusals():
-        options = LaunchOptions(
-            script=path, ranks=ranks, args=args, timeout=timeout, engine=engine, env=env, nodes=nodes,
-            gpus_per_rank=gpus_per_rank, threads=threads, device=device, max_restarts=max_restarts, check=check,
-            quiet=quiet, dry=dry, detach=detach, module=module, cluster=cluster, slow=slow, one_of=one_of,
-            host=host,
-        )  # fmt: skip
+        options = LaunchOptions(**asked)
         chosen = engine_for(options)
     return _launch(options, chosen, cwd)
 

@@ -21,17 +21,16 @@ from ..emulation.clusters import Cluster, cluster
 from ..folders import PACKAGE
 from ..machine.here import Machine
 from .commands import on_gpus_command, standalone_command
-from .engine import KEEP_MEMORY, Handle, LaunchLost, Request, readable, receive_message, send_message
+from .engine import Engine
 from .frozen_variables import frozen, too_late
-from .options import LaunchOptions
 from .placement import Placement, place, place_on_cluster
-from .sources import Environment
+from .program import Environment, too_long
+from .request import KEEP_MEMORY, Handle, LaunchLost, Request, readable, receive_message, send_message
 
 HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # a launch doesn't wait longer than this for the import of torch
 BEGIN_S = 20.0  # nor longer than this for a ready server to begin
 TRIES = 3  # after so many servers in a row that ended while they imported torch, we start no more
-LONGEST_VARIABLE = 128 * 1024 - 1  # bytes, name and value: Linux can't start a program with a longer one
 
 
 class WarmServer:
@@ -213,19 +212,14 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class Cold:
+class Cold(Engine):
     """Every rank a new Python on this machine."""
 
-    elsewhere = by_torchrun = False
     modelled: Cluster | None = None  # the GPUs to emulate
-
-    def __init__(self, options: LaunchOptions):
-        self.options = options
 
     def validate(self) -> None:
         options, engine = self.options, self.options.engine
-        if options.detach:
-            raise ValueError(f"only a Slurm job can run on by itself; engine {engine!r} can't detach")
+        self._stays_here()
         if options.dry:
             raise ValueError(
                 f"engine {engine!r} has nothing to show; dry is for engine 'slurm' (its batch file) and 'torchrun' (the"
@@ -246,14 +240,8 @@ class Cold:
             return place_on_cluster(self.modelled, machine, asked.ranks, asked.gpus_per_rank, asked.threads)
         return place(machine, asked.ranks, asked.gpus_per_rank, asked.device, asked.threads)
 
-    def prepare(self, env: Mapping[str, str], changes: Environment, folder: str, seconds: float) -> str:
-        return ""  # there is nothing to wait for
-
     def start(self, request: Request, placement: Placement) -> Handle:
         return start_cold(request)
-
-    def dry(self, request: Request, placement: Placement) -> str:
-        raise NotImplementedError("`validate` refuses this")
 
     def by_hand(self, request: Request, placement: Placement) -> str:
         if self.modelled is not None:
@@ -307,13 +295,6 @@ def _execute(name: str, conn: socket.socket, *args: str, **how: Any) -> subproce
     )
     conn.close()
     return process
-
-
-def too_long(env: Mapping[str, str]) -> list[str]:
-    """The variables that are too long to start a program with."""
-    return [
-        name for name, value in env.items() if len(os.fsencode(name)) + 1 + len(os.fsencode(value)) > LONGEST_VARIABLE
-    ]
 
 
 def _passable(env: Mapping[str, str]) -> dict[str, str]:

@@ -29,8 +29,8 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parent.parent.parent)
 
 from course_utils.launching import completion
-from course_utils.launching.engine import Request, receive_message, send_message
 from course_utils.launching.on_rank import cpython
+from course_utils.launching.request import Request, receive_message, send_message
 from course_utils.launching.supervisor.kernel import kernel_ended, watch_kernel
 from course_utils.launching.supervisor.supervisor import supervise
 

@@ -10,10 +10,10 @@ from ..machine.here import Machine
 from ..slurm.job_placement import place_job
 from ..slurm.site import Site, load_site
 from .commands import standalone_command, torchrun_commands
-from .engine import RESTARTS, Handle, Request
 from .local import Cold, start_cold
 from .options import LaunchOptions
 from .placement import Placement
+from .request import RESTARTS, Handle, Request
 
 CHILD = Path(__file__).resolve().parent / "on_rank" / "rank_process.py"
 
@@ -30,8 +30,7 @@ class Torchrun(Cold):
 
     def validate(self) -> None:
         options = self.options
-        if options.detach:
-            raise ValueError(f"only a Slurm job can run on by itself; engine {options.engine!r} can't detach")
+        self._stays_here()
         if options.nodes > 1 and not options.dry:
             raise ValueError(
                 "you have to start torchrun on each node yourself: dry=True (--dry) prints the commands, and engine"

@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..launching.engine import Handle, Request
+from ..launching.engine import Engine
 from ..launching.options import LaunchOptions
 from ..launching.placement import Placement
-from ..launching.sources import Environment
+from ..launching.request import Handle, Request
 from ..machine.here import Machine
 from . import jobs, local_cluster
 from .job_file import job_file
@@ -131,24 +130,18 @@ class JobHandle(Handle):
         self.last = words
 
 
-class Slurm:
+class Slurm(Engine):
     """A job on a cluster: the launch as a batch file, handed to Slurm."""
 
     elsewhere = by_torchrun = True
 
     def __init__(self, options: LaunchOptions):
-        self.options = options
+        super().__init__(options)
         self.site = Site()
-
-    def validate(self) -> None:
-        """There is nothing to refuse: a job can do all that `launch` offers."""
 
     def place(self, machine: Machine) -> Placement:
         self.site, asked = load_site(), self.options
         return place_job(self.site, asked.nodes, asked.ranks, asked.gpus_per_rank, asked.device, asked.threads)
-
-    def prepare(self, env: Mapping[str, str], changes: Environment, folder: str, seconds: float) -> str:
-        return ""  # there is nothing to wait for
 
     def start(self, request: Request, placement: Placement) -> JobHandle:
         options = self.options

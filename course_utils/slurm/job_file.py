@@ -9,9 +9,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from ..launching.engine import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 from ..launching.options import LaunchOptions
 from ..launching.placement import Placement
+from ..launching.request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
 from ..launching.torchrun import CHILD
 from .job_template import batch_file, torchrun
 from .site import Site

@@ -15,7 +15,7 @@ import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..launching.engine import RESTARTS
+from ..launching.request import RESTARTS
 
 TEXT = Path(__file__).with_name("batch_file.sh")
 

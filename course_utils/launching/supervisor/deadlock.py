@@ -17,7 +17,7 @@ from typing import Any
 
 from ...failure.deadlocks import why
 from ...results.collectives import read_records
-from ..engine import Request
+from ..request import Request
 from .stacks import dump, main_threads, record
 
 GIVES_UP_S = 300.0  # a program that gave its calls a shorter timeout may want to handle the error

@@ -29,8 +29,8 @@ RANK_PROCESS = HERE.parent / "on_rank" / "rank_process.py"
 if __name__ == "__main__":
     sys.path[0] = str(HERE.parent.parent.parent)
 
-from course_utils.launching.engine import LaunchLost, Request, readable, receive_message, send_message  # noqa: E402
 from course_utils.launching.on_rank import rank_process  # noqa: E402
+from course_utils.launching.request import LaunchLost, Request, readable, receive_message, send_message  # noqa: E402
 from course_utils.launching.supervisor import store  # noqa: E402
 from course_utils.launching.supervisor.cleanup import adopt_orphans, descendants, kill_descendants, left_running  # noqa: E402
 from course_utils.launching.supervisor.deadlock import DEADLOCK, in_deadlock  # noqa: E402

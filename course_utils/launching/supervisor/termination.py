@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..engine import Request
+from ..request import Request
 from .cleanup import descendants, send
 from .shm import SharedMemory
 from .stacks import at_exit, dump, handles, main_threads, record

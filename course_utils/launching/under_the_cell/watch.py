@@ -14,8 +14,8 @@ from pathlib import Path
 from ...failure.errors import where
 from ...results.collectives import ranks_in_words
 from ...results.run import Run
-from ..engine import Handle
 from ..on_rank.rank_process import LOOK_SIGNAL
+from ..request import Handle
 from ..supervisor.cleanup import send
 from ..supervisor.stacks import handles
 from .live import SILENT_S, Known, Rank, notebook_kernel

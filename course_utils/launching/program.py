@@ -1,17 +1,83 @@
-"""Read a program before it runs: which of the files next to it does it import, and which environment variables does it
-change?"""
+"""The program of a launch, before it runs: is it there, is it Python, can its arguments be passed? Which files next to it
+does it import, which variables does it change? A mistake is a clear error before anything starts."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from ..failure.advice import why_not
+from ..failure.errors import LaunchError
+from ..failure.frames import is_cell
+
+LONGEST_VARIABLE = 128 * 1024 - 1  # bytes, name and value: Linux can't start a program with a longer one
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+
+
+def checked_program(script: str | os.PathLike[str] | None, module: str, folder: str) -> Path:
+    """The file that a launch runs: a script, or a module, which we look for in `folder` first and don't import. Raises
+    LaunchError."""
+    if (script is None) == (not module):
+        raise LaunchError("name what to run: either the path of a script, or module='pkg.train'")
+    if script is not None:
+        return checked_script(script)
+    if not isinstance(module, str) or not all(part.isidentifier() for part in module.split(".")):
+        raise LaunchError(f"{module!r} is not the name of a module; write it as in `import`, for example pkg.train")
+    found = module_file(module, [folder, *(path for path in sys.path if path)])
+    if found is None:
+        raise LaunchError(
+            f"there is no module {module} to run, neither in {folder} nor installed; go to the folder that holds it"
+            " with %cd"
+        )
+    return checked_script(found)
+
+
+def checked_script(script: str | os.PathLike[str]) -> Path:
+    """The absolute path of a script. Raises LaunchError unless it's there and is valid Python. Links aren't followed,
+    as in `python script.py`."""
+    try:
+        path = Path(os.path.abspath(Path(script).expanduser()))
+        there = path.is_file()
+        if "\0" in str(path):
+            raise ValueError("it contains a zero byte")
+    except (TypeError, ValueError, OSError) as error:
+        raise LaunchError(f"{script!r} is not the path of a script ({error})") from None
+    if not there:
+        raise LaunchError(f"there is no script {path}")
+    try:
+        _facts(path)
+    except (SyntaxError, ValueError) as error:
+        name = "the cell" if is_cell(str(path)) else path.name
+        raise LaunchError(f"{name} is not valid Python{why_not(error)}") from None
+    return path
+
+
+def check_passable(env: Mapping[str, str], args: Sequence[object]) -> None:
+    """Refuse arguments and variables that no program can be started with. A warm start would hide them until the
+    script itself starts a process."""
+    if any("\0" in text for text in (*env, *env.values(), *map(str, args))):
+        raise LaunchError(
+            "an argument or an environment variable contains a zero byte, which can't be passed to a program"
+        )
+    if long := too_long(env):
+        raise LaunchError(
+            f"the variable {long[0]} has {len(env[long[0]]) >> 10} KB, and Linux can't start a program with one of"
+            f" more than 128 KB; put its text into a file, or leave it out with env={{{long[0]!r}: None}}"
+        )
+
+
+def too_long(env: Mapping[str, str]) -> list[str]:
+    """The variables that are too long to start a program with."""
+    return [
+        name for name, value in env.items() if len(os.fsencode(name)) + 1 + len(os.fsencode(value)) > LONGEST_VARIABLE
+    ]
 
 
 def module_file(name: str, folders: list[str]) -> Path | None:
@@ -72,8 +138,7 @@ def environment(path: Path, root: Path) -> Environment:
     while todo:
         file = todo.pop()
         try:
-            info = file.stat()
-            names, own = _facts(file, info.st_mtime_ns, info.st_size)
+            names, own = _facts(file)
         except (OSError, SyntaxError, ValueError):
             continue  # Python will say so, if the file is ever imported
         found.before_torch |= own.before_torch
@@ -94,11 +159,21 @@ def _beside(name: str, importer: Path, root: Path) -> Iterator[Path]:
         yield from (found for found in (place.with_suffix(".py"), place / "__init__.py") if found.is_file())
 
 
+def _facts(file: Path) -> tuple[frozenset[str], Environment]:
+    """What one file imports, and what it does to its environment. Raises OSError, and SyntaxError or ValueError for
+    one that isn't Python."""
+    info = file.stat()
+    return _read(file, info.st_mtime_ns, info.st_size)
+
+
 @lru_cache(maxsize=1000)
-def _facts(file: Path, changed_ns: int, size: int) -> tuple[frozenset[str], Environment]:
-    """What one file imports, and what it does to its environment. The cache goes by time and size too, so a changed
-    file is read again."""
-    tree = ast.parse(file.read_bytes())
+def _read(file: Path, changed_ns: int, size: int) -> tuple[frozenset[str], Environment]:
+    """A file is read once, and again when its time or size changes."""
+    source = file.read_bytes()
+    compile(
+        source, str(file), "exec", dont_inherit=True
+    )  # it finds more than the parser: a `return` outside of a function
+    tree = ast.parse(source)
     reader, found = _Reader(), Environment()
     reader.visit(tree)
     torch_line = reader.torch_line or float("inf")
