@@ -17,7 +17,7 @@ import lesson_08
 from course_utils import Run, launch
 from course_utils.cells.claims import ClaimError
 from course_utils.predict import Bracket
-from course_utils.predict.number_formats import FORMATS, Format
+from course_utils.predict.precision import FORMATS, Format
 from course_utils.results.provenance import Provenance
 from course_utils.results.samples import Samples
 from lesson_08 import small_gradients, speeds

@@ -19,8 +19,15 @@ from conftest import ROOT
 from course_utils import published
 from course_utils.predict.__main__ import main
 from course_utils.predict.constants import MICRO_BATCH_COST, STAGE_SPREAD
-from course_utils.predict.experiments import CLASSES, LIMITS, Prediction, predict_case
-from course_utils.predict.pipeline_experiments import PIPELINES, fit_pipelines, pipeline_ratio
+from course_utils.predict.experiments import (
+    CLASSES,
+    LIMITS,
+    PIPELINES,
+    Prediction,
+    fit_pipelines,
+    pipeline_ratio,
+    predict_case,
+)
 
 CASES = {case.id: case for case in published.load()}
 PREDICTED = {case.id: predict_case(vars(case)) for case in CASES.values()}

@@ -1,5 +1,5 @@
-"""The program of a launch, before it runs: is it there, is it Python, can its arguments be passed? Which files next to it
-does it import, which variables does it change? A mistake is a clear error before anything starts."""
+"""The program of a launch, before it runs: is it there, is it Python, can its arguments be passed? Which files next to
+it does it import, which variables does it change? A mistake is a clear error before anything starts."""
 
 from __future__ import annotations
 

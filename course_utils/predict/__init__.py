@@ -18,12 +18,26 @@ from .collectives import (
     hierarchical_all_reduce,
     reduce_scatter,
     ring_all_reduce,
+    ring_chunk,
     ring_factor,
+    ring_held,
     tree_all_reduce,
     two_point_all_reduce,
 )
 from .compiling import BreakEven, crossing
-from .data_parallel import DDPStep, Layer, buckets, ddp_step, equal_layers
+from .data_parallel import (
+    DDPStep,
+    Layer,
+    ShardedStep,
+    Traffic,
+    buckets,
+    data_parallel_memory,
+    data_parallel_traffic,
+    ddp_step,
+    ddp_traffic,
+    equal_layers,
+    fsdp_step,
+)
 from .loading import LoaderRun, copy_s, loader_run, workers_needed
 from .memory import (
     ModelStates,
@@ -34,15 +48,21 @@ from .memory import (
     zero_memory,
     zero_traffic,
 )
-from .number_formats import FORMATS, Format
-from .one_process import Traffic, data_parallel_memory, data_parallel_traffic, ddp_traffic
 from .pipeline import PipelineRun, bubble_fraction, pipeline_speedup, simulate_pipeline, spread_stages
-from .precision import Bracket, amp_bracket
-from .profile import Bottleneck, bottleneck, speedup_without
-from .ring import ring_chunk, ring_held
+from .precision import FORMATS, Bracket, Format, amp_bracket
 from .saving import daly_interval, lost_share, lost_to_failures, save_interval
-from .scaling import AmdahlFit, amdahl, efficiency, fit_amdahl, gustafson, karp_flatt, slowest_of
-from .sharded import ShardedStep, fsdp_step
+from .scaling import (
+    AmdahlFit,
+    Bottleneck,
+    amdahl,
+    bottleneck,
+    efficiency,
+    fit_amdahl,
+    gustafson,
+    karp_flatt,
+    slowest_of,
+    speedup_without,
+)
 from .transformer import TensorParallelStep, Transformer, iteration_s, mfu, tensor_parallel_step, training_days
 
 __all__ = [

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..show.units import readable
-from .data_parallel import Layer, ddp_step
+from .data_parallel import Layer, ddp_step, fsdp_step
 from .memory import ModelStates, checkpoint_chain, zero_memory
 from .pipeline import simulate_pipeline
-from .sharded import fsdp_step
 from .validation import count, not_negative, positive
 
 ALIKE = 0.02  # steps closer than this count as equal, and the simpler strategy wins

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from .collectives import Link, hierarchical_all_reduce, ring_all_reduce
 from .constants import GPUS_PER_NODE, HOP_S, NETWORK_HOP_S
 from .memory import RECOMPUTE, transformer_activation_bytes, zero_memory
-from .pipeline import simulate_pipeline
-from .schedules import SCHEDULES
+from .pipeline import SCHEDULES, simulate_pipeline
 from .transformer import Transformer, mfu, tensor_parallel_step
 from .validation import count, fraction, not_negative, one_of, positive
 

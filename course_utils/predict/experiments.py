@@ -7,22 +7,131 @@ that a class needs beyond its inputs are in `constants`; none belongs to a singl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import constants as k
 from .collectives import from_bus_bandwidth, ring_factor, two_point_all_reduce
-from .data_parallel import DDPStep, ddp_step, equal_layers
-from .experiment_inputs import Inputs
+from .data_parallel import DDPStep, ddp_step, equal_layers, fsdp_step
 from .loading import copy_s, loader_run
 from .memory import pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory
-from .pipeline_experiments import pipe_ckpt, pipe_norm, pipe_vs_single
+from .pipeline import pipeline_speedup
 from .precision import Bracket, amp_bracket
 from .scaling import slowest_of
-from .sharded import fsdp_step
 from .transformer import Transformer, iteration_s, mfu, tensor_parallel_step, training_days
-from .validation import positive
+from .validation import count, fraction, one_of, positive
+
+# Read the inputs of a published case by name. Each read checks the value, and inputs that nobody read are reported.
+
+
+class CaseError(ValueError):
+    """A case that can't be predicted, and why."""
+
+
+class Inputs:
+    """The inputs of one case. Every method raises ValueError for a missing or bad value."""
+
+    def __init__(self, raw: Any):
+        if not isinstance(raw, Mapping):
+            raise CaseError(f"inputs must be an object with names and values; got {raw!r}")
+        self.raw = raw
+        self.read: set[str] = set()
+
+    def _get(self, name: str, default: Any) -> Any:
+        self.read.add(name)
+        if name not in self.raw and default is None:
+            raise CaseError(f"inputs lack {name!r}; they have {', '.join(sorted(self.raw)) or 'nothing'}")
+        return self.raw.get(name, default)
+
+    def number(self, name: str, default: float | None = None, zero: bool = False) -> float:
+        """A finite number above zero. With `zero`, zero is allowed too."""
+        value = self._get(name, default)
+        if not (zero and value == 0 and not isinstance(value, bool)):
+            positive(**{name: value})
+        return float(value)
+
+    def whole(self, name: str, default: int | None = None, minimum: int = 1) -> int:
+        """A whole number, at least `minimum`."""
+        value = self._get(name, default)
+        count(minimum, **{name: value})
+        return int(value)
+
+    def share(self, name: str, default: float | None = None) -> float:
+        """A number from 0 to 1."""
+        value = self._get(name, default)
+        fraction(**{name: value})
+        return float(value)
+
+    def word(self, name: str, choices: tuple[str, ...], default: str | None = None) -> str:
+        """One of `choices`."""
+        value = self._get(name, default)
+        one_of(choices, **{name: value})
+        return str(value)
+
+    @property
+    def unused(self) -> list[str]:
+        return sorted(set(map(str, self.raw)) - self.read)
+
+
+# Predict the throughput ratios of published pipelines, and fit the two constants that no publication gives.
+
+
+def _pipe(p: int, m: int, spread: float, cost: float, recompute: str = "none", share: float = 1 / 3) -> float:
+    return pipeline_speedup(p, m, spread=spread, micro_batch_cost=cost, recompute=recompute, recompute_share=share)
+
+
+def pipe_norm(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+    """Throughput of p stages and m micro-batches over that of another pair. Both are simulated, with stages as uneven
+    as whole layers make them."""
+    return _pipe(i.whole("p"), i.whole("m"), spread, cost) / _pipe(i.whole("ref_p"), i.whole("ref_m"), spread, cost)
+
+
+def pipe_ckpt(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+    """Throughput of GPipe with recomputation over that of one device with neither."""
+    mode = i.word("ckpt", ("except_last", "always", "never"), "except_last")
+    return _pipe(
+        i.whole("p"), i.whole("m"), spread, cost, "none" if mode == "never" else mode, i.share("recompute", 1 / 3)
+    )
+
+
+def pipe_vs_single(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+    """Speed-up of a pipeline over one device, where moving activations makes the unpipelined split slower by
+    `naive_overhead`."""
+    return _pipe(i.whole("p"), i.whole("m"), spread, cost) / (1 + i.number("naive_overhead", 0.0, zero=True))
+
+
+PIPELINES: Mapping[str, Callable[[Inputs, float, float], float]] = {
+    f.__name__: f for f in (pipe_norm, pipe_ckpt, pipe_vs_single)
+}
+
+
+def pipeline_ratio(case: Any, spread: float, cost: float) -> float:
+    """Predict the ratio of a published case whose class is in `PIPELINES`, with these two constants in place of
+    STAGE_SPREAD and MICRO_BATCH_COST."""
+    one_of(tuple(PIPELINES), cls=case.cls)
+    return PIPELINES[case.cls](Inputs(case.inputs), spread, cost)
+
+
+SPREADS, COSTS = (
+    (0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08),
+    (0.0, 0.02, 0.04, 0.06),
+)  # what `fit_pipelines` tries
+
+
+def fit_pipelines(
+    cases: Sequence[Any], spreads: Sequence[float] = SPREADS, costs: Sequence[float] = COSTS
+) -> tuple[float, float]:
+    """Try every pair, and return the (spread, cost) whose `pipeline_ratio` comes closest to the observed ratios: the
+    smallest sum of squared logarithms."""
+    if not cases:
+        raise ValueError("a fit needs at least one case")
+
+    def off(pair: tuple[float, float]) -> float:
+        return sum(math.log(pipeline_ratio(case, *pair) / case.observed) ** 2 for case in cases)
+
+    return min(((spread, cost) for spread in spreads for cost in costs), key=off)
+
 
 ACTIVATION_MODES: Mapping[str, tuple[bool, str]] = {  # sequence parallel, recomputation
     "none": (False, "none"),

@@ -7,7 +7,7 @@ from types import EllipsisType
 
 from course_utils import Provenance, Run, Samples, claim, figures, more_checks, predict, published
 from course_utils.for_lessons import Figure, ShowsTable, Table, bet, figure_first, say
-from course_utils.predict import schedules
+from course_utils.predict import pipeline
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "programs" / "06_schedules.py"
 MIB = 2**20
@@ -49,10 +49,8 @@ def show_orders(run: Run) -> Table:
     orders = {name: run.ranks[0].values("order", schedule=name)[0] for name in _names(run)}
     p = run.world_size
     mine = {
-        "1F1B": [f"{part}{kind}{i}" for kind, part, i in schedules.one_f_one_b(p, _micro_batches(run))[0]],
-        "Interleaved1F1B": [
-            f"{part}{kind}{i}" for kind, part, i in schedules.interleaved(p, _micro_batches(run), 2)[0]
-        ],
+        "1F1B": [f"{part}{kind}{i}" for kind, part, i in pipeline.one_f_one_b(p, _micro_batches(run))[0]],
+        "Interleaved1F1B": [f"{part}{kind}{i}" for kind, part, i in pipeline.interleaved(p, _micro_batches(run), 2)[0]],
     }
     for name, order in mine.items():
         claim(f"torch ran {name} in the order that the model of this course simulates", orders[name] == order)

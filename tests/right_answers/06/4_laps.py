@@ -1,4 +1,4 @@
-from course_utils.predict.schedules import zb_h1
+from course_utils.predict.pipeline import zb_h1
 
 
 def orders(stages, micro_batches, most):
