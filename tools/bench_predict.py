@@ -18,6 +18,7 @@ from course_utils import predict
 from course_utils.benchmarks.calibration import calibrate
 from course_utils.launching.launcher import launch
 from course_utils.results.run import Run
+from course_utils.show.units import counted
 
 SCRIPT = Path(__file__).resolve().parent / "bench_step.py"
 CORNERS = [(batch, width) for batch in (32, 192) for width in (0.5, 1.5)]
@@ -95,7 +96,7 @@ def main() -> None:
             )
     for n, found in errors.items():
         print(
-            f"{n} rank{'s' * (n > 1)}: median error {statistics.median(map(abs, found)):.1%}, worst"
+            f"{counted(n, 'rank')}: median error {statistics.median(map(abs, found)):.1%}, worst"
             f" {max(map(abs, found)):.0%}"
         )
     everything = [abs(e) for found in errors.values() for e in found]

@@ -11,10 +11,10 @@ from .. import predict
 from ..figures.canvas import BLUE, INK, ORANGE, VERMILION
 from ..launching.launcher import launch
 from ..results.recorded import sweeps
-from ..show.units import number, readable
+from ..show.units import counted, number, readable
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .recorded_grid import grid, source
 
 # Steps and images until an accuracy, as recorded, and what a step costs on n GPUs, as predicted: what
@@ -99,7 +99,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     drawing.text(12, 24, title if answered else "How many images does each batch need?", 15, bold=True)
     drawing.text(12, 50, f"images until {percent}% are right, by learning rate", 12)
     low = grid(drawing, 90, 58, WIDTH - 110, BATCHES, RATES, cell, (batch, lr), lambda b: f"batch {b}")
-    drawing.text(WIDTH - 20, low + 18, f"{where}; {seeds} seed{'s' * (seeds > 1)}", 11, "end")
+    drawing.text(WIDTH - 20, low + 18, f"{where}; {counted(seeds, 'seed')}", 11, "end")
     if not answered:
         return View.of(
             drawing, "The images that batch 8 needed, for each learning rate. Larger batches show after your guess."
@@ -122,7 +122,7 @@ def _times(drawing: Drawing, y: float, percent: int, gpus: int) -> dict[int, tup
     fastest = {b: found for b in BATCHES if (found := best(b, percent))}
     times = {b: (found[0] / b * sum(step_parts(b, gpus)), found[0] / b) for b, found in fastest.items()}
     most = max(seconds for seconds, _ in times.values())
-    drawing.text(12, y + 14, f"predicted time on {gpus} GPU{'s' * (gpus > 1)}, each batch at its best rate", 12)
+    drawing.text(12, y + 14, f"predicted time on {counted(gpus, 'GPU')}, each batch at its best rate", 12)
     drawing.bar(410, y + 3, 14, 12, BLUE)
     drawing.text(429, y + 14, "compute", 12)
     drawing.bar(500, y + 3, 14, 12, VERMILION, "///")
@@ -176,7 +176,7 @@ def time_to_accuracy(**settings: Any) -> Explorer:
     def judge(guess: str | None) -> str:
         (few, _), (many, rate) = best(8, 60) or (1.0, 0.0), best(512, 60) or (float("inf"), 0.0)
         right = choices[min(range(3), key=lambda i: abs((1, 2, 5)[i] - many / few))]
-        first = "" if guess is None else "Yes. " if guess == right else "Not this time. "
+        first = opening(guess, right)
         return (
             f"{first}{number(many / few)} times as many: {few:,.0f} with batch 8, {many:,.0f} with 512 (rate {rate:g})."
             f" It took {few / 8 / (many / 512):.0f} times fewer steps, not 64. Now move the GPUs: which batch is the"

@@ -11,7 +11,7 @@ from ..figures.canvas import BLUE, INK, RUST, VERMILION
 from ..launching.launcher import launch
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 
 # Which call of a rank waits for which of the other: sends, receives and collectives of two ranks, step by step.
 
@@ -276,7 +276,7 @@ def deadlock(**settings: Any) -> Explorer:
     )
 
     def judge(guess: str | None) -> str:
-        return ("" if guess is None else "Yes. " if guess == hang else "Not this time. ") + answer
+        return (opening(guess, hang)) + answer
 
     text = "Two ranks swap a small tensor: each sends its own to the other, then receives. What happens?"
     question = None if settings else Question(text, (cross, hang, "torch raises an error at once"), judge)

@@ -54,6 +54,11 @@ class Question:
     judge: Callable[[str | None], str]
 
 
+def opening(guess: str | None, right: str, otherwise: str = "") -> str:
+    """How a judge begins: nothing for who didn't guess, and for a miss perhaps what is right."""
+    return "" if guess is None else "Yes. " if guess == right else f"Not this time. {otherwise}"
+
+
 @dataclass(frozen=True)
 class Action:
     """A button that runs something. `run(values)` launches, and returns what `render` then draws as `kind`; `seconds`

@@ -11,7 +11,7 @@ from ..launching.launcher import launch
 from ..show.units import number
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import frames
 
 # What FSDP gathers, computes, drops and scatters, moment by moment, and what one rank then holds.
@@ -252,7 +252,7 @@ def fsdp(**settings: Any) -> Explorer:
     """A step of FSDP as frames. `settings` are moment, blocks, ranks and keep."""
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == _CHOICES[2] else "Not this time. "
+        first = opening(guess, _CHOICES[2])
         why = "Three quarters: its own quarter, the block that computes, and a buffer for the one that's gathered."
         return f"{first}{why} Now take smaller blocks, or only one."
 

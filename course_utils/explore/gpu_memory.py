@@ -9,10 +9,10 @@ from typing import Any
 from .. import predict
 from ..figures.canvas import BLUE, GREEN, INK, PURPLE, RUST, SKY, VERMILION, YELLOW
 from ..launching.launcher import launch
-from ..show.units import number
+from ..show.units import counted, number
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import round_numbers, table
 
 # Bytes on each GPU that trains a transformer, and bytes that it sends: what `explore.memory()` draws.
@@ -256,7 +256,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     if len(stages) > len(shown) or values["gpus"] > len(stages):
         each = values["gpus"] // len(now.stages)
         first = f", the first {len(shown)} of {len(stages)} are shown" * (len(stages) > len(shown))
-        to_stage = f"{each} GPU{'s' * (each > 1)} to a stage{first}"
+        to_stage = f"{counted(each, 'GPU')} to a stage{first}"
         alike = to_stage if len(now.stages) > 1 else f"all {values['gpus']} GPUs hold the same"
         drawing.text(WIDTH - 20.0, LOW + 34, alike, 12, "end")
     x = 12.0
@@ -305,7 +305,7 @@ def memory(**settings: Any) -> Explorer:
         room = (1 - HEADROOM) * 1e9 * start["memory_GB"]
         sizes = [held({**start, "stage": stage}).most for stage in STAGES.values()]
         first = next((i for i, nbytes in enumerate(sizes) if nbytes <= room), len(sizes))
-        kind = "" if guess is None else "Yes. " if guess == choices[first] else "Not this time. "
+        kind = opening(guess, choices[first])
         before = f" Stage {first - 1} needs {gb(sizes[first - 1])}, more than the {gb(room)} that leave a tenth free."
         return f"{kind}Stage {first} is the first: it needs {gb(sizes[first])}.{before}"
 

@@ -9,7 +9,7 @@ from typing import Any
 from .. import predict
 from ..launching.launcher import launch
 from ..results import traces
-from ..show.units import number, readable
+from ..show.units import counted, number, readable
 from .controls import Control
 from .drawing import Drawing, View
 from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
@@ -48,7 +48,7 @@ def run_buckets(bucket_mb: float, layers: int, link: str = "") -> dict[str, Any]
 
 
 def _many(count: int) -> str:
-    return f"{count} bucket{'s' * (count > 1)}"
+    return f"{counted(count, 'bucket')}"
 
 
 def how_many(values: Mapping[str, Any], step: predict.DDPStep) -> str:

@@ -12,7 +12,7 @@ from ..predict import FORMATS, Format
 from ..results.recorded import sweeps
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 from .parts import LEFT, WIDE
 from .recorded_grid import source
 
@@ -163,7 +163,7 @@ def loss_scale(**settings: Any) -> Explorer:
     def judge(guess: str | None) -> str:
         lost = [shares(counts()[0][steps, "activations"], 0, fp16)[0] for steps in STEPS]
         right = choices[2] if lost[-1] > 2 * lost[0] else choices[0] if lost[0] > 2 * lost[-1] else choices[1]
-        first = "" if guess is None else "Yes. " if guess == right else "Not this time. "
+        first = opening(guess, right)
         told = ", ".join(f"{_percent(share)} after {steps} steps" for share, steps in zip(lost, STEPS, strict=True))
         return (
             f"{first}There are {right}. fp16 makes {told} zero. As the loss falls, so do the gradients. Now find a"

@@ -10,7 +10,7 @@ from ..figures.canvas import BLUE, GREEN, INK, PURPLE, RUST, SKY, YELLOW
 from ..show.units import readable_unit
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 from .parts import AXIS, round_numbers
 
 # What each GPU sends and receives in a training step: nn.DataParallel in one process, and DDP.
@@ -175,7 +175,7 @@ def links(**settings: Any) -> Explorer:
     choices = [f"{times:.1f} times" for times in (0.7, ring, copies, 7)]
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == choices[1] else "Not this time. "
+        first = opening(guess, choices[1])
         return (
             f"{first}It's {choices[1]}: NCCL hands the weights from GPU to GPU, so they leave GPU 0 once. Copied to"
             f" each GPU it would be {choices[2]}. Now change the batch: when is it less than DDP's?"

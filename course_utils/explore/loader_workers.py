@@ -11,10 +11,10 @@ from ..figures.canvas import GREY, INK
 from ..launching.launcher import launch
 from ..machine.here import Machine
 from ..results.spans import Span
-from ..show.units import readable
+from ..show.units import counted, readable
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import _FILLS, AXIS, LEFT, WIDE, ticks
 
 # What the button of `explore.loader()` runs: the real DataLoader at its settings, on this machine's cores.
@@ -181,7 +181,7 @@ def _workers(count: int) -> str:
 def _sentence(values: Values, run: predict.LoaderRun, measured: Any) -> str:
     needed = enough(values)
     if needed is None:
-        cores = f"{values['cores']} core{'s' * (values['cores'] > 1)}"
+        cores = f"{counted(values['cores'], 'core')}"
         said = f"On {cores} no number of workers loads as fast as the GPU computes."
     elif values["workers"] < needed:
         said = f"{_workers(needed)} would hide the loading: after the first batch the GPU would never wait."
@@ -215,7 +215,7 @@ def loader(**settings: Any) -> Explorer:
     right, choices = enough(start), (1, 2, 3, 8)
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == _workers(right or 0) else "Not this time. "
+        first = opening(guess, _workers(right or 0))
         why = (
             f"{_workers(right or 0)}: each takes {start['load_ms']} ms, and together they have a batch ready every 100"
         )

@@ -11,7 +11,7 @@ from ..figures.canvas import BLUE, INK, ORANGE, RUST, SKY
 from ..predict import FORMATS, Format
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 
 # The number of `explore.bits()`: typed, or set by flipping the bits that store it.
 
@@ -276,7 +276,7 @@ def bits(**settings: Any) -> Explorer:
     def judge(guess: str | None) -> str:
         kept = STORED["bf16"].value(STORED["bf16"].pattern(1.003))
         assert kept == 1.0
-        first = "" if guess is None else "Yes. " if guess == choices[2] else "Not this time. "
+        first = opening(guess, choices[2])
         return (
             f"{first}It stays 1. The next number of bf16 is {STORED['bf16'].eps:g} away, and 0.003 is less than half of"
             " that. Adding it a thousand times changes nothing either. Find a format in which it does."

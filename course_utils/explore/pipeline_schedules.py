@@ -11,7 +11,7 @@ from ..launching.launcher import launch
 from ..show.units import number, readable
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import AXIS, table
 
 # What the button of `explore.schedules()` runs: torch's own schedules on modelled GPUs.
@@ -203,7 +203,7 @@ def schedules(**settings: Any) -> Explorer:
 
     def judge(guess: str | None) -> str:
         longer = simulated({**start, "slow": 1.5}).total_s / simulated(start).total_s - 1
-        first = "" if guess is None else "Yes. " if guess == _CHOICES[1] else "Not this time. "
+        first = opening(guess, _CHOICES[1])
         many = simulated({**start, "slow": 1.5, "micro_batches": 16}).total_s
         many = many / simulated({**start, "micro_batches": 16}).total_s - 1
         why = {

@@ -9,7 +9,7 @@ from ..figures.canvas import BLUE, INK, ORANGE, RUST, SKY, VERMILION
 from ..launching.launcher import launch
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import AXIS, frames, ruler
 
 MOST = 8  # ranks
@@ -137,7 +137,7 @@ def ring(**settings: Any) -> Explorer:
     """A ring all-reduce, step by step. `settings` are step and ranks."""
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == _CHOICES[1] else "Not this time. "
+        first = opening(guess, _CHOICES[1])
         return f"{first}6 messages of a quarter each: 1.5 times. Take 8 ranks: how much will it be then?"
 
     text = "Four ranks sum a tensor by passing chunks around a ring. How much does each rank send, in all?"

@@ -11,7 +11,7 @@ from ..figures.canvas import BLUE, GREEN, INK, ORANGE, PURPLE, RUST, VERMILION
 from ..show.units import number
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 from .parts import LEFT, WIDE
 
 # A job that saves and fails now and then, moment by moment: what `explore.checkpoints()` draws.
@@ -153,7 +153,7 @@ def checkpoints(**settings: Any) -> Explorer:
     def judge(guess: str | None) -> str:
         lost = {words: predict.lost_to_failures(seconds, *job) for words, seconds in every.items()}
         right = min(lost, key=lambda words: lost[words])
-        first = "" if guess is None else "Yes. " if guess == right else f"Not this time. Best is {right}. "
+        first = opening(guess, right, f"Best is {right}. ")
         told = ", ".join(f"{words.partition(',')[0]} {share_words(share)}" for words, share in lost.items())
         return (
             f"{first}Lost are: {told}. The valley is flat: how far can you go from the best, and lose a percent more?"

@@ -9,10 +9,10 @@ from typing import Any
 
 from .. import predict
 from ..figures.canvas import GREY, INK, ORANGE, RUST
-from ..show.units import number
+from ..show.units import counted, number
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 from .parts import LogPlot
 
 MOST = 1024
@@ -64,7 +64,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     n = values["gpus"]
     same, grown = strong(values, n), weak(values, n)
     best = max(COUNTS, key=lambda k: strong(values, k))
-    title = f"{n} GPU{'s' * (n > 1)}: the same job {times(same)} times as fast, an efficiency of {_percent(same / n)}"
+    title = f"{counted(n, 'GPU')}: the same job {times(same)} times as fast, an efficiency of {_percent(same / n)}"
     drawing = Drawing(312)
     drawing.text(12, 24, title if answered else f"How much faster are {n} GPUs?", 15, bold=True)
     plot = LogPlot(drawing, 66, 205, (1, MOST), (0.5, MOST), "GPUs", "x")
@@ -91,7 +91,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
     job = (
         f"the same job is done {times(same)} times as fast, and one that grows with the GPUs does {times(grown)} times"
     )
-    return View.of(drawing, f"On {n} GPU{'s' * (n > 1)} {job} as much at a time.{ceiling}")
+    return View.of(drawing, f"On {counted(n, 'GPU')} {job} as much at a time.{ceiling}")
 
 
 def _legend(drawing: Drawing, rows: list[tuple[str, str, float, str]]) -> None:
@@ -186,7 +186,7 @@ def hours(value: float) -> str:
 
 
 def _gpus(n: int) -> str:
-    return f"{n} GPU{'s' * (n > 1)}"
+    return f"{counted(n, 'GPU')}"
 
 
 def _sum(money: float) -> str:
@@ -199,7 +199,7 @@ def _with_money(settings: Mapping[str, Any]) -> Explorer:
     right = min(choices.values(), key=lambda k: done_h(start, k))
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if choices[guess] == right else "Not this time. "
+        first = opening(guess, _gpus(right))
         told = ", ".join(
             f"{hours(done_h(start, k))} with {_gpus(k)} ({_sum(price(start, k))})" for k in choices.values()
         )
@@ -228,7 +228,7 @@ def scaling(money: bool = False, **settings: Any) -> Explorer:
     choices = [f"about {number(round(guess))} times" for guess in (0.95 * n, n / 2, right)]
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == choices[-1] else "Not this time. "
+        first = opening(guess, choices[-1])
         parts = f"the part that is split shrinks to {95 / n:.1f}% of the time, but the {SERIAL.default}% stay"
         return f"{first}It's {times(right)} times: {parts}. Now let the GPUs talk, for 3% of a step, say."
 

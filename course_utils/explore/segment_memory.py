@@ -10,10 +10,10 @@ from typing import Any
 from .. import predict
 from ..figures.canvas import BLUE, GREEN, GREY, INK, ORANGE, RUST, SKY
 from ..launching.launcher import launch
-from ..show.units import number, readable
+from ..show.units import counted, number, readable
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import LEFT, WIDE
 
 # A step that recomputes its activations in segments, part by part; and the real one on a modelled GPU: what
@@ -82,7 +82,7 @@ def render(values: Values, found: Found, answered: bool = True) -> View:
         return View.refusal(f"{layers} layers divide into at most {layers} segments: fewer segments, or more layers")
     chain, emulated = predict.checkpoint_chain(layers, segments, input_share=share), found.get("emulated")
     drawing = Drawing(400 + 24 * bool(emulated) if answered else 240)
-    title = f"{layers} layer{'s' * (layers > 1)} in {segments} segment{'s' * (segments > 1)}: "
+    title = f"{counted(layers, 'layer')} in {counted(segments, 'segment')}: "
     title += f"{chain.held / layers:.0%} of the memory, at most {chain.time:.2f} times the time"
     drawing.text(
         12, 24, title if answered else f"{layers} layers keep everything. How far down can it go?", 15, bold=True
@@ -173,7 +173,7 @@ def recompute(**settings: Any) -> Explorer:
 
     def judge(guess: str | None) -> str:
         held = {k: predict.checkpoint_chain(layers, k, input_share=share).held / layers for k in (7, least, 48)}
-        first = "" if guess is None else "Yes. " if guess == choices[1] else f"Not this time. It's {least}. "
+        first = opening(guess, choices[1], f"It's {least}. ")
         told = ", ".join(f"{k} hold {part:.1%}" for k, part in held.items())
         return (
             f"{first}{told} of keeping everything: inputs are cheap, so short segments win. When does the square root"

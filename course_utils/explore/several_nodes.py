@@ -11,7 +11,7 @@ from ..figures.canvas import GREY, ORANGE, RUST
 from ..show.units import counted, readable
 from .controls import Control
 from .drawing import Drawing, View
-from .explorer import Explorer, Found, Question, Values
+from .explorer import Explorer, Found, Question, Values, opening
 from .parts import LogPlot, timeline
 from .scaling_laws import times
 
@@ -104,7 +104,7 @@ def nodes(**settings: Any) -> Explorer:
     choices = [f"they keep {share:.0%}" for share in (few, many, few * 2 / 64)]
 
     def judge(guess: str | None) -> str:
-        first = "" if guess is None else "Yes. " if guess == choices[1] else "Not this time. "
+        first = opening(guess, choices[1])
         return (
             f"{first}Two nodes keep {few:.0%}, and 64 keep {many:.0%}: each node sends at most twice as much as"
             " with two, however many there are. Now try the other links, and a backward that's longer."

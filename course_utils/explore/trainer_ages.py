@@ -11,9 +11,10 @@ from typing import Any
 from ..figures.canvas import BLUE, GREEN, GREY, INK, VERMILION
 from ..launching.launcher import launch
 from ..results.recorded import sweeps
+from ..show.units import counted
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
-from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values
+from .explorer import PROGRAMS, Action, Explorer, Found, Question, Values, opening
 from .parts import LEFT, WIDE
 from .recorded_grid import grid, source
 
@@ -139,7 +140,7 @@ def _losses(drawing: Drawing, y: float, lr: float, chosen: int) -> None:
 
 
 def _many(n: int) -> str:
-    return f"{n} trainer{'s' * (n > 1)}"
+    return f"{counted(n, 'trainer')}"
 
 
 def _said(here: Training) -> str:
@@ -168,7 +169,7 @@ def staleness(**settings: Any) -> Explorer:
         assert one is not None, "the recording has one trainer that gets there"
         right = choices[2 if eight is None else 1 if eight > 1.4 * one else 0]
         got = "8 never get there" if eight is None else f"8 need {eight:,}"
-        first = "" if guess is None else "Yes. " if guess == right else "Not this time. "
+        first = opening(guess, right)
         return (
             f"{first}1 trainer needs {one:,} updates, and {got}. An old gradient still points roughly the right way"
             " while steps are small. Find the rate at which that ends, for 1, 2 and 8 trainers."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from ..results.collectives import Records, Standing, ahead, different_roots, disagreement, each, ranks_in_words
+from ..show.units import counted
 
 _MAKES_A_GROUP = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group", "init_device_mesh")
 _SENDS, _RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
@@ -107,7 +108,7 @@ def _batches(stand: _Ranks) -> str:
             asked = sum(message == ("recv", other) for message in s.messages)
             sent = sum(message == ("send", rank) for message in t.messages)
             if s.op == "wait" and t.messages and asked != sent:
-                many = f"{asked} message{'s' * (asked != 1)}"
+                many = f"{counted(asked, 'message')}"
                 return (
                     f"Rank {rank} receives {many} from rank {other}{s.where}, and rank {other} sends {sent}. What one"
                     " sends, the other has to receive."

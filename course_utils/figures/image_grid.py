@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..show.units import counted
 from . import canvas
 from .canvas import Figure
 
@@ -49,7 +50,7 @@ def images(
         wrong = [f"{predicted} instead of {true}" for true, predicted in pairs if not true == predicted]
         summary = f"{finding}" + (f"; wrong: {', '.join(wrong[:6])}{', …' if len(wrong) > 6 else ''}" if wrong else "")
     else:
-        finding = f"{len(pictures)} picture{'s' * (len(pictures) > 1)}"
+        finding = f"{counted(len(pictures), 'picture')}"
         summary = f"{finding}: {', '.join(str(t) for t in titles[:8])}{', …' if len(titles) > 8 else ''}"
     canvas.title(mpl, title or finding)
     return Figure(mpl, canvas.sentence(summary))

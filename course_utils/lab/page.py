@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 
+from ..show.units import counted
 from .lessons import Lesson
 from .progress import Done
 
@@ -73,13 +74,13 @@ def _row(lesson: Lesson, done: Done, address: Address | None) -> str:
         facts.append(_bar(f"{done.cells} of {len(lesson.core)} cells", done.cells, len(lesson.core)))
     if lesson.exercises:
         count = len(lesson.exercises)
-        words = link(lesson.exercises_path, f"{count} exercise{'s' * (count > 1)}")
+        words = link(lesson.exercises_path, f"{counted(count, 'exercise')}")
         if done.solved:
             facts.append(_bar(f"{len(done.solved)} of {words} solved", len(done.solved), count))
         else:
             facts.append(f"<span>{words}</span>")
     if done.claims:
-        facts.append(f"<span>{done.claims} claim{'s' * (done.claims > 1)} seen</span>")
+        facts.append(f"<span>{counted(done.claims, 'claim')} seen</span>")
     tick = ' <span class="tick" title="core finished">✓<i> finished</i></span>' if finished(lesson, done) else ""
     return (
         f'<li><span class="number">{lesson.number}</span><div><h3>{link(lesson.path, _plain(lesson.title))}{tick}</h3>'

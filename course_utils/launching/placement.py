@@ -102,7 +102,7 @@ def place(
     sentence = f"{noun} on the CPU, backend gloo, {per_thread} of {machine.cores} cores{'' if world == 1 else ' each'}."
     if world * per_thread > machine.cores:
         sentence = (
-            f"{noun} on the CPU, backend gloo, sharing {machine.cores} core{'s' * (machine.cores > 1)}: times include"
+            f"{noun} on the CPU, backend gloo, sharing {counted(machine.cores, 'core')}: times include"
             " waiting for a core."
         )
     if comparable:

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from ..show.table import Table
+from ..show.units import counted
 from .experiments import CLASSES, Prediction, predict_case
 
 EPILOG = f"""\
@@ -108,7 +109,7 @@ def summary_line(s: Summary, width: int) -> str:
     text = f"{s.name.ljust(width)}  n {s.n:3d}"
     if s.n:
         text += f"  median {_percent(s.median_error):>6}  worst {_percent(s.worst_error):>6}  ({s.worst})"
-    text += f"  and {s.counterexamples} counterexample{'s' * (s.counterexamples > 1)}" if s.counterexamples else ""
+    text += f"  and {counted(s.counterexamples, 'counterexample')}" if s.counterexamples else ""
     text += f"  and {s.not_predicted} not predicted" if s.not_predicted else ""
     return text
 

@@ -15,6 +15,7 @@ from ..launching.options import LaunchOptions
 from ..launching.placement import Placement
 from ..launching.request import Handle, Request
 from ..machine.here import Machine
+from ..show.units import counted
 from . import jobs, local_cluster
 from .job_file import job_file
 from .job_placement import place_job
@@ -158,7 +159,7 @@ class Slurm(Engine):
         if not options.quiet:
             print(f"job {number} is submitted: {path}", flush=True)
         own = local_cluster.find(Path(os.environ.get("SLURM_CONF", "none")).parent)
-        where = f"{options.nodes} node{'s' * (options.nodes > 1)} of " + (
+        where = f"{counted(options.nodes, 'node')} of " + (
             f"a local Slurm on {Machine.here()}" if own else "a Slurm cluster"
         )
         return JobHandle(number, request, where, options.quiet, options.detach)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..launching.placement import Placement
+from ..show.units import counted
 from .site import Site
 
 
@@ -37,13 +38,13 @@ def place_job(
     each = world // nodes
     own = max(1, gpus // each) if gpus_per_rank == "all" else own
     per_thread = threads or site.cpus_per_rank or 1
-    words = f"{world} rank{'s' * (world > 1)} on {nodes} node{'s' * (nodes > 1)}, {each} on each"
+    words = f"{counted(world, 'rank')} on {counted(nodes, 'node')}, {each} on each"
     env = {"COURSE_GPUS_PER_RANK": str(own), "OMP_NUM_THREADS": str(per_thread)}
     if each * own <= gpus:
-        sentence = f"{words}, with {own} GPU{'s' * (own > 1)} a rank, backend nccl."
+        sentence = f"{words}, with {counted(own, 'GPU')} a rank, backend nccl."
         env |= {"COURSE_DEVICE": "cuda"}
         return Placement(world, "cuda", "nccl", own, per_thread, sentence, env)
-    sentence = f"{words}, on CPU{'s' * (world > 1)}, backend gloo, {per_thread} core{'s' * (per_thread > 1)} a rank."
+    sentence = f"{words}, on CPU{'s' * (world > 1)}, backend gloo, {counted(per_thread, 'core')} a rank."
     if device != "cpu":
         has = f"gpus_per_node = {gpus}" if gpus else "no gpus_per_node"
         sentence += f" The cluster's settings have {has}; with {each * own} each rank would have its own, over nccl."

@@ -22,7 +22,7 @@ from ...predict import SizeSweep
 from ...results.provenance import Provenance
 from ...results.run import Run
 from ...show.table import ShowsTable, Table
-from ...show.units import readable
+from ...show.units import counted, readable
 
 HERE = Path(__file__).resolve().parent
 KEEP_S = 30 * 86400.0  # a machine's rates change with its drivers, its neighbours and its cooling
@@ -61,7 +61,7 @@ class Calibration(ShowsTable):
 
     def table(self) -> Table:
         """One rate per row."""
-        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" if self.device == "cpu" else ""
+        threads = f", {counted(self.threads, 'thread')}" if self.device == "cpu" else ""
         rows = [
             (f"matrix product in {dtype} ({self.device}{threads})", f"{rate / 1e9:,.0f} GFLOP/s")
             for dtype, rate in self.matmul_flops.items()

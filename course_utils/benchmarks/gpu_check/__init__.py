@@ -27,7 +27,7 @@ from ...machine.here import Gpu, Machine
 from ...results.provenance import Provenance
 from ...results.run import Run
 from ...show.table import Table
-from ...show.units import number, readable
+from ...show.units import counted, number, readable
 from .links import Link, between, to_host
 
 __all__ = ["Page", "gpu_check"]
@@ -257,7 +257,7 @@ def _training(page: Page, gpus: tuple[Gpu, ...], env: dict[str, str], say: Calla
         size, dtype = (run.values(key, model=model)[0] for key in ("size", "dtype"))
         loss = f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
         rows.append((model, f"size {size}", dtype, f"{readable('s', step_s)} a step", memory, loss))
-    page.add(f"Training on {n} rank{'s' * (n > 1)}", Table((), rows, "lllrll"))
+    page.add(f"Training on {counted(n, 'rank')}", Table((), rows, "lllrll"))
 
 
 def _versions() -> dict[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...machine.here import Gpu
+from ...show.units import counted
 
 # Bytes a second of one lane, one way, by generation, after the encoding of the bits (PCI-SIG).
 PCIE_LANE_BPS = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
@@ -61,7 +62,7 @@ def _nvlink(nvml: Any, first: Any, second: Any) -> Link | None:
     if not count:
         return None
     (speed,) = nvml.nvmlDeviceGetFieldValues(first, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    return Link(f"{count} NVLink{'s' * (count > 1)}", count * speed.value.uiVal * 1e6)
+    return Link(f"{counted(count, 'NVLink')}", count * speed.value.uiVal * 1e6)
 
 
 def _pcie(nvml: Any, gpu: Gpu) -> Link | None:

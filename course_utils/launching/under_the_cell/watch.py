@@ -14,6 +14,7 @@ from pathlib import Path
 from ...failure.errors import where
 from ...results.collectives import ranks_in_words
 from ...results.run import Run
+from ...show.units import counted
 from ..on_rank.rank_process import LOOK_SIGNAL
 from ..request import Handle
 from ..supervisor.cleanup import send
@@ -81,7 +82,7 @@ class Watch:
             return "waiting in Slurm's queue"
         if states == {"starting"}:
             how = "" if self.handle.start == "warm" else f" ({self.handle.start})"
-            return f"starting {len(ranks)} rank{'s' * (len(ranks) > 1)}{how}"
+            return f"starting {counted(len(ranks), 'rank')}{how}"
         return self.doing if states & {"starting", "running"} and "failed" not in states else "ranks are ending"
 
 

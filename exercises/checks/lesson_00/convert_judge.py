@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, apart, by_rank, left_the_group, some
 from . import cases
 
@@ -33,7 +35,7 @@ def judge_convert(answer: Answer) -> list[str]:
                 f"The ranks meet at {others[0]}, which your code names. With several machines nobody would find it.",
                 "the address and the port that the launcher has put into the environment",
             )
-    tests = ", ".join(f"{count} pictures on {size} rank{'s' * (size > 1)}" for size, count in cases.TESTS)
+    tests = ", ".join(f"{count} pictures on {counted(size, 'rank')}" for size, count in cases.TESTS)
     return [
         f"{tests}: each is looked at once, and no rank has two more than another",
         "every rank returns the share of all pictures, and one of them writes it",
@@ -46,7 +48,7 @@ def _dealt(ranks: Ranks, count: int) -> None:
     got = by_rank([f"looked at {some(rank['looked'], 12)}" for rank in ranks])
     expected = f"each of the pictures 0 to {count - 1} on one rank"
     machines = " on 2 machines" * (len(ranks) == cases.ON_TWO_MACHINES)
-    where = f"({count} pictures, {len(ranks)} rank{'s' * (len(ranks) > 1)}{machines})"
+    where = f"({count} pictures, {counted(len(ranks), 'rank')}{machines})"
     if len(ranks) > 1 and all(len(set(rank["looked"])) == count for rank in ranks):
         raise Difference("everything", f"Every rank looks at all pictures {where}.", expected, got)
     if lost := [i for i in range(count) if not times[i]]:

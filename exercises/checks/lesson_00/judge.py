@@ -63,10 +63,7 @@ def judge_profile(answer: Answer) -> list[str]:
         whole = {part: statistics.fmean(seconds) for part, seconds in times.items()}
         if warm_up and any(_fits(name, factor, summed) for summed in (every, whole)):
             raise Difference(
-                "warm-up",
-                f"You counted the warm-up, the first {warm_up} step{'s' * (warm_up > 1)} ({case}).",
-                expected,
-                got,
+                "warm-up", f"You counted the warm-up, the first {counted(warm_up, 'step')} ({case}).", expected, got
             )
         if _fits(name, factor, mean):
             raise Difference(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, apart, some
 from .cases import BATCH_SIZES, CLIP_SCALES, LIMIT, MOST_GRAPHS, WINNERS, Means, clip_inputs, means_cases, paid_cases
 
@@ -197,7 +199,7 @@ def judge_paid(answer: Answer) -> list[str]:
         if value == wanted:
             continue
         where = f"first call {first} µs, eager {eager} µs, compiled {compiled} µs"
-        expected = "never: None" if wanted is None else f"{wanted} call{'s' * (wanted > 1)}"
+        expected = "never: None" if wanted is None else f"{counted(wanted, 'call')}"
         told = ["None" if value is None else f"{value} calls"]
         if wanted is None:
             raise Difference("never", f"It is never paid back ({where}).", expected, told)
@@ -277,7 +279,7 @@ def judge_training(answer: Answer) -> list[str]:
 
 
 def _layers(graphs: list[int]) -> list[str]:
-    return [f"a graph with {n} layer{'s' * (n != 1)}" for n in graphs[:3]]
+    return [f"a graph with {counted(n, 'layer')}" for n in graphs[:3]]
 
 
 HANDED_OUT = {"2": "766f2a3e68f3", "3": "d432fb1e02db", "5": "ebfe8e212752"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, samples, some
 from .cases import FED_BATCH, FED_CASES, FED_EPOCHS, FED_SAMPLES
 
@@ -85,7 +87,7 @@ def _fed(epochs: list[Epoch], wanted: int, loop: int, where: str) -> None:
         if len(found) != wanted:
             raise Difference(
                 "too many" if len(found) > wanted else "too few",
-                f"In epoch {number} {len(found)} worker{'s' * (len(found) > 1)} loaded ({where}).",
+                f"In epoch {number} {counted(len(found), 'worker')} loaded ({where}).",
                 f"{wanted}: one for each core but the loop's, and at least one",
             )
     if len(set().union(*by_epoch)) != wanted:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, by_rank, samples, some
 from .cases import LENGTHS, RANKS, Sentence, Workers, sample_of, sentences, stream_cases, workers_of
 from .convert_judge import judge_convert
@@ -102,7 +104,7 @@ def judge_stream(answer: Answer) -> list[str]:
         on_each = (
             f"{workers} workers on each" if isinstance(workers, int) else f"{' and '.join(map(str, workers))} workers"
         )
-        case = f"{samples(n)}, {ranks} rank{'s' * (ranks > 1)}, {on_each}"
+        case = f"{samples(n)}, {counted(ranks, 'rank')}, {on_each}"
         epochs = [[_indices(epoch, n, case) for epoch in s["epochs"]] for s in seen]
         _dealt([own[0] for own in epochs], n, workers, case)
         for epoch in range(1, max(len(own) for own in epochs)):

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference
 from .cases import AUGMENTED, EPOCHS, UNIT, noises
 
@@ -145,7 +147,7 @@ def decide(found: dict[str, Any]) -> None:
     if found["workers"]:
         n = found["workers"][0]
         raise Difference(
-            "workers matter", f"With {n} worker{'s' * (n > 1)} the images get other noise than with none.", expected
+            "workers matter", f"With {counted(n, 'worker')} the images get other noise than with none.", expected
         )
     if not found["order"]:
         raise Difference(

@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, some
 from . import cases
 from .cases import shown
@@ -65,7 +67,7 @@ def _scattered(shape: Any, n: int, got: list[Any]) -> None:
     wanted = [_part(shape, k, n) for k in range(len(sizes) if sizes else n)]
     if got == wanted:
         return
-    case = f"{shown(shape)} over {n} device{'s' * (n > 1)}"
+    case = f"{shown(shape)} over {counted(n, 'device')}"
     if isinstance(shape, int):
         rows = [p[1][0] if isinstance(p, list) and p[0] == "tensor" and p[1] else None for p in got]
         symptom = "idle devices" if len(got) > len(wanted) and rows[: len(wanted)] == sizes else "chunks"
@@ -87,7 +89,7 @@ def _scattered(shape: Any, n: int, got: list[Any]) -> None:
 
 
 def _values(n: Any) -> str:
-    return f"{n} value{'s' * (n != 1)}"
+    return f"{counted(n, 'value')}"
 
 
 def _rows(shape: Any) -> int:
@@ -170,7 +172,7 @@ def judge_bytes(answer: Answer) -> list[str]:
             continue
         raise Difference(
             _kind_of_miscount(got, case, n) if adds == "wrong" else adds,
-            f"The first of {n} device{'s' * (n > 1)}, {rows} samples ({_model(kind)}): another number of bytes was"
+            f"The first of {counted(n, 'device')}, {rows} samples ({_model(kind)}): another number of bytes was"
             " counted.",
             f"sent {truth[0]:,} bytes, received {truth[1]:,}",
             [f"sent {got[0]:,} bytes, received {got[1]:,}"],

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, by_rank, dealt, samples
 from .cases import ACCURACY_CASES, accuracy_cases, test_set
 
@@ -28,7 +30,7 @@ def judge_accuracy(answer: Answer) -> list[str]:
     return [
         (f"{len(cases)} test sets of 1 to 4000 samples on 2 to 4 ranks: the accuracy of one process, on every rank"),
         "no padded sample counted, also where a rank holds nothing else",
-        f"each batch read once, and at most {most} collective{'s' * (most != 1)} for a whole evaluation",
+        f"each batch read once, and at most {counted(most, 'collective')} for a whole evaluation",
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, by_rank, gap, left_the_group, one_rank_writes, some
 from .cases import PER_STEP
 from .trainers import ROUNDING, beside_its_twin, decide
@@ -35,7 +37,7 @@ def _whole_batches(ranks: list[dict[str, Any]]) -> None:
     """On another number of ranks a step still takes as many samples, over all ranks together."""
     taken = [sum(map(len, parts)) for parts in zip(*(rank["samples"] for rank in ranks), strict=False)]
     if set(taken) != {PER_STEP}:
-        count = f"{len(ranks)} rank{'s' * (len(ranks) > 1)}"
+        count = f"{counted(len(ranks), 'rank')}"
         raise Difference(
             "ranks built in",
             f"On {count} a step takes {max(taken, default=0)} samples.",

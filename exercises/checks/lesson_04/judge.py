@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, by_rank, samples, some
 from .accuracy_judge import judge_accuracy
 from .cases import SHARD_CALLS, shard_cases
@@ -23,7 +25,7 @@ def judge_shard(answer: Answer) -> list[str]:
             [told[rank]["shards"][i][c] for rank in range(ranks)] for c in range(len(SHARD_CALLS))
         ]  # calls[c][rank]
         case = (
-            f"{samples(n)} on {ranks} rank{'s' * (ranks > 1)}"
+            f"{samples(n)} on {counted(ranks, 'rank')}"
             + ", drop_last=True" * drop_last
             + (", shuffle=True" if shuffle else ", shuffle=False")
         )
@@ -112,7 +114,7 @@ def _partition(shards: list[list[int]], n: int, drop_last: bool, shuffle: bool, 
         often = next(i for i, count in seen.items() if count == most)
         raise Difference(
             "uneven padding",
-            f"Sample {often} is dealt {most} times, and another {least} time{'s' * (least > 1)} ({case}).",
+            f"Sample {often} is dealt {most} times, and another {counted(least, 'time')} ({case}).",
             "padding that repeats different samples, each once before any twice",
             got,
         )

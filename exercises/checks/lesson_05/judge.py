@@ -6,6 +6,8 @@ import math
 import random
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, by_rank, some
 from .cases import sum_cases
 from .convert_judge import judge_convert
@@ -20,7 +22,7 @@ def judge_few_messages(answer: Answer) -> list[str]:
     told = answer.on_ranks("few_messages", ranks=max(ranks for ranks, _, _ in cases), given=cases)
     for i, (ranks, shape, dtype) in enumerate(cases):
         seen = [told[rank]["cases"][i] for rank in range(ranks)]
-        case = f"a tensor of shape {shape} and type {dtype} on {ranks} rank{'s' * (ranks > 1)}"
+        case = f"a tensor of shape {shape} and type {dtype} on {counted(ranks, 'rank')}"
         _no_library(seen, case)
         _sum_everywhere(seen, case, list(shape), dtype)
         if not all(s["beside"] for s in seen):

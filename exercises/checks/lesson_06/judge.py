@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Exercise, by_rank, gap, some
 from .cases import GPIPE_CASES, ROWS, WIDTH, balance_cases
 from .convert_judge import judge_convert
@@ -36,9 +38,7 @@ def judge_balance(answer: Answer) -> list[str]:
     told = answer.on_ranks("balance", ranks=1)[0]
     cases = balance_cases(told["seed"])
     for (layer_s, stages), counts in zip(cases, told["counts"], strict=True):
-        case = (
-            f"{len(layer_s)} layers of {some([f'{s:.6g}' for s in layer_s], 9)} s on {stages} stage{'s' * (stages > 1)}"
-        )
+        case = f"{len(layer_s)} layers of {some([f'{s:.6g}' for s in layer_s], 9)} s on {counted(stages, 'stage')}"
         got = [f"layers of each stage: {some(counts, 16)}"]
         if len(counts) != stages:
             raise Difference(
@@ -125,7 +125,7 @@ def _gpipe(seen: list[dict[str, Any]], twin: dict[str, Any], ranks: int, m: int)
     if max(gaps) > ROUNDING:
         got = by_rank([f"off by {off:.2g}" for off in gaps])
         if any(s["buffers"] < m for s in seen):
-            got = by_rank([f"{s['buffers']} tensor{'s' * (s['buffers'] > 1)}" for s in seen])
+            got = by_rank([f"{counted(s['buffers'], 'tensor')}" for s in seen])
             raise Difference(
                 "one buffer",
                 f"Several micro-batches came in one tensor ({case}).",

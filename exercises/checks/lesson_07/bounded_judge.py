@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, Got, gap, some
 from .bounded import Bounded, Said
 from .cases import SHAPE, ServerCase, server_cases
@@ -59,7 +61,7 @@ def decide(case: ServerCase, given: dict[str, Any], seen: list[dict[str, Any]], 
             gradient = given["gradients"][len(weights) - 1]
             weights.append([w - LR * g for w, g in zip(weights[-1], gradient, strict=True)])
         lines.append((f"trainer {call[1:]} {DOES[call[0]]}", _line(told)))
-        words = f"{case[0]} trainer{'s' * (case[0] > 1)}, ahead={case[1]}, call {number + 1}"
+        words = f"{counted(case[0], 'trainer')}, ahead={case[1]}, call {number + 1}"
         got = (["..."] if number > SHOWN else []) + lines[-SHOWN - 1 :]
         _who(server, call, said, told, strict, words, got)
         for trainer, version, found in told["answers"]:

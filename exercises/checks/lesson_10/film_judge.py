@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, some
 from .cases import film_cases
 
@@ -25,7 +27,7 @@ class Film:
     reshard: bool
 
     def __str__(self) -> str:
-        return f"{self.blocks} block{'s' * (self.blocks > 1)}, reshard={self.reshard}"
+        return f"{counted(self.blocks, 'block')}, reshard={self.reshard}"
 
     def at(self, frame: str) -> int:
         """The place of a frame that's there once."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from course_utils.show.units import counted
+
 from ..judging import Answer, Difference, some
 from .cases import RESHARD_CASES, random_reshards
 
@@ -31,7 +33,7 @@ def judge_reshard(answer: Answer) -> list[str]:
     rights = [_right(*question) for question in asked]
     one_less = all(pieces == [(f, a, b - 1) for f, a, b in right] for pieces, right in zip(plans, rights, strict=True))
     for (rows, saved_on, loaded_on, rank), pieces, right in zip(asked, plans, rights, strict=True):
-        case = f"rank {rank} of {loaded_on}, {rows} rows from {saved_on} file{'s' * (saved_on > 1)}"
+        case = f"rank {rank} of {loaded_on}, {rows} rows from {counted(saved_on, 'file')}"
         if one_less and pieces != right:
             raise Difference("last", f"The last row of each piece is missing ({case}).", some(right), [some(pieces)])
         _pieces(pieces, right, _cut(rows, saved_on), _cut(rows, loaded_on)[rank], case)

@@ -296,8 +296,7 @@ def judge_loss(answer: Answer) -> list[str]:
         right = case["images"] + case["penalty"]
         parts, global_batch = LOSS_CASES[i]
         words = (
-            f"{' and '.join(map(str, parts))} images on {len(parts)} replica{'s' * (len(parts) > 1)}, global batch"
-            f" {global_batch}"
+            f"{' and '.join(map(str, parts))} images on {counted(len(parts), 'replica')}, global batch {global_batch}"
         )
         if (
             case["value"] != case["value"]
