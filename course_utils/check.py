@@ -18,7 +18,7 @@ import sys
 import time
 import tokenize
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +92,7 @@ def judge(name: str, source: str) -> Judgement:
         answer.check_guard()
         return Judgement("solved", seconds=time.monotonic() - started, checked=tuple(checked))
     except judging().Difference as found:
-        difference = found
+        difference = found.in_words(words_for(name).get(found.symptom, {}))
     except LaunchError:
         raise
     except Exception as error:  # ours, or a RankError: every answer gets a verdict
@@ -159,12 +159,16 @@ def digest(source: str) -> str:
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:12]
 
 
-def hints_of(name: str) -> dict[str, tuple[str, str]]:
-    """The hints of an exercise by symptom: where to look, and nearly the answer. In `hints.toml` a table for 04.3 also
-    applies to 04.3a."""
+def words_for(name: str) -> dict[str, Mapping[str, Any]]:
+    """What an exercise says of each symptom: its row in `hints.toml`, where a table for 04.3 also applies to 04.3a."""
     tables = tomllib.loads((FOLDER / f"lesson_{name[:2]}" / "hints.toml").read_text(encoding="utf-8"))
     mine = (table for prefix, table in tables.items() if name.startswith(prefix))
-    return {symptom: (hint["where"], hint["nearly"]) for table in mine for symptom, hint in table.items()}
+    return {symptom: row for table in mine for symptom, row in table.items()}
+
+
+def hints_of(name: str) -> dict[str, tuple[str, str]]:
+    """The hints of an exercise by symptom: where to look, and nearly the answer."""
+    return {symptom: (row["where"], row["nearly"]) for symptom, row in words_for(name).items() if "where" in row}
 
 
 def judging() -> Any:

@@ -8,19 +8,21 @@ import linecache
 import math
 import re
 import secrets
+import string
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from course_utils.failure.errors import RankError
 from course_utils.launching.launcher import launch
 from course_utils.launching.supervisor.patience import Patience
 from course_utils.results.rank_result import RankResult
 from course_utils.results.run import Run
+from course_utils.show.units import counted
 
 # Not a clock, which could not tell a deadlock from a busy machine: what ends an answer is that all ranks wait, or that
 # one has used a processor for long. It counts from when the last rank has come to the answer.
@@ -74,15 +76,50 @@ class Difference(Exception):
     expected  what the contract asks for
     got       what came back, a line each; what a rank got as a pair, ("rank 0", what), see `by_rank`
     hints     where to look, and nearly the answer, for symptoms that aren't in the exercise's `hints.toml`
+    facts     what its row in `hints.toml` puts into sentence and expectation, in place of `differs` and `expected`
     """
 
     def __init__(
-        self, symptom: str, differs: str, expected: str = "", got: Sequence[Got] = (), hints: tuple[str, ...] = ()
-    ):
-        super().__init__(differs)
-        self.symptom, self.differs, self.expected = symptom, differs, expected
+        self, symptom: str, differs: str = "", expected: str = "", got: Sequence[Got] = (),
+        hints: tuple[str, ...] = (), facts: Mapping[str, Any] | None = None,
+    ):  # fmt: skip
+        super().__init__(differs or symptom)
+        self.symptom, self.differs, self.expected, self.facts = symptom, differs, expected, facts
         self.got = [("", line) if isinstance(line, str) else line for line in got]
         self.hints = hints or HINTS.get(symptom, ())
+
+    def in_words(self, row: Mapping[str, Any]) -> Difference:
+        """The same, in the words that the exercise has for it: `differs` and `expected`, with the facts put in. Where
+        there are several sentences, the fact `how` says which."""
+        if self.facts is None:
+            return self
+        differs, expected = (
+            _WORDS.format(text[self.facts["how"]] if isinstance(text, Mapping) else text, **self.facts)
+            for text in (row["differs"], row.get("expected", ""))
+        )
+        return Difference(self.symptom, differs, expected, self.got, self.hints)
+
+
+class _Words(string.Formatter):
+    """As str.format has it, and `{n:sample}` is "1 sample" or "3 samples"."""
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        noun = len(spec) > 1 and spec.replace(" ", "").isalpha()
+        return counted(value, spec) if noun else super().format_field(value, spec)
+
+
+_WORDS = _Words()
+
+
+def differ(symptom: str, got: Sequence[Got] = (), **facts: Any) -> NoReturn:
+    """The answer breaks its contract: its row in `hints.toml` says in what, with these facts."""
+    raise Difference(symptom, got=got, facts=facts)
+
+
+def require(ok: object, symptom: str, got: Sequence[Got] = (), **facts: Any) -> None:
+    """`differ`, unless `ok`."""
+    if not ok:
+        differ(symptom, got, **facts)
 
 
 @dataclass(frozen=True)

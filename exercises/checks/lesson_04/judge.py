@@ -7,7 +7,7 @@ from functools import partial
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, by_rank, samples, some
+from ..judging import Answer, Exercise, by_rank, differ, require, samples, some
 from .accuracy_judge import judge_accuracy
 from .cases import SHARD_CALLS, shard_cases
 from .checkpoint_judge import judge_checkpoint
@@ -21,44 +21,23 @@ def judge_shard(answer: Answer) -> list[str]:
     told = answer.on_ranks("shard", ranks=4)
     cases = shard_cases(told[0]["seed"])
     for i, (n, ranks, shuffle, drop_last) in enumerate(cases):
-        calls = [
-            [told[rank]["shards"][i][c] for rank in range(ranks)] for c in range(len(SHARD_CALLS))
-        ]  # calls[c][rank]
-        case = (
-            f"{samples(n)} on {counted(ranks, 'rank')}"
-            + ", drop_last=True" * drop_last
-            + (", shuffle=True" if shuffle else ", shuffle=False")
-        )
+        # calls[c][rank]
+        calls = [[told[rank]["shards"][i][c] for rank in range(ranks)] for c in range(len(SHARD_CALLS))]
+        case = f"{samples(n)} on {counted(ranks, 'rank')}{', drop_last=True' * drop_last}, shuffle={shuffle}"
         for (epoch, _), shards in zip(SHARD_CALLS, calls, strict=True):
             _partition(shards, n, drop_last, shuffle, f"{case}, epoch {epoch}")
-        if calls[0] != calls[-1]:
-            got = [f"first {some(a)}; then {some(b)}" for a, b in zip(calls[0], calls[-1], strict=True)]
-            raise Difference(
-                "not repeatable",
-                f"Asked twice for the same epoch, a rank gives two different orders ({case}).",
-                "the same list",
-                by_rank(got),
-            )
+        got = [f"first {some(a)}; then {some(b)}" for a, b in zip(calls[0], calls[-1], strict=True)]
+        require(calls[0] == calls[-1], "not repeatable", by_rank(got), case=case)
         for rank in range(ranks):
             other, asked = (rank + 1) % ranks, told[rank]["neighbours"][i]
-            if asked != calls[0][other]:
-                raise Difference(
-                    "whose shard",
-                    f"Asked on rank {rank} for the shard of rank {other}, the function gives another shard than on rank"
-                    f" {other} ({case}).",
-                    some(calls[0][other]),
-                    [(f"rank {rank}", some(asked))],
-                )
+            got = [(f"rank {rank}", some(asked))]
+            right = calls[0][other]
+            require(asked == right, "whose shard", got, rank=rank, other=other, case=case, right=some(right))
         if not shuffle:
             _in_order(calls, n, drop_last, case)
         elif n >= 12:
             _shuffled(calls, n, ranks, case)
-    if not told[0]["elsewhere"]:
-        raise Difference(
-            "another process",
-            "Another process gets another shard for the same arguments.",
-            "the same list in every process",
-        )
+    require(told[0]["elsewhere"], "another process")
     return [
         (
             f"{len(cases)} cases of 1 to 1000 samples on 1 to 4 ranks: equal lengths, every sample seen, as"
@@ -72,71 +51,33 @@ def judge_shard(answer: Answer) -> list[str]:
 def _partition(shards: list[list[int]], n: int, drop_last: bool, shuffle: bool, case: str) -> None:
     """The shards of one epoch deal out n samples."""
     ranks = len(shards)
-    out = next(((r, i) for r, shard in enumerate(shards) for i in shard if not 0 <= i < n), None)
-    if out:
-        raise Difference(
-            "out of range",
-            f"Rank {out[0]} got index {out[1]}, which does not exist ({case}).",
-            f"indices from 0 to {n - 1}",
-        )
-    if len({len(shard) for shard in shards}) > 1:
-        got = by_rank([samples(len(shard)) for shard in shards])
-        raise Difference(
-            "unequal lengths",
-            f"The shards have different lengths ({case}): in training, the rank with more batches waits for ever.",
-            "equal lengths",
-            got,
-        )
+    if out := next(((r, i) for r, shard in enumerate(shards) for i in shard if not 0 <= i < n), None):
+        differ("out of range", rank=out[0], index=out[1], last=n - 1, case=case)
+    lengths = [len(shard) for shard in shards]
+    require(len(set(lengths)) == 1, "unequal lengths", by_rank([samples(length) for length in lengths]), case=case)
     seen = Counter(i for shard in shards for i in shard)
     got = by_rank([some(shard) for shard in shards])
     length = n // ranks if drop_last else -(-n // ranks)
-    if ranks > 1 and n > ranks and all(len(shard) == n and len(set(shard)) == n for shard in shards):
-        raise Difference(
-            "everything",
-            f"Every rank has all {n} samples ({case}): {ranks} ranks all do the work of one.",
-            f"{length} each",
-            got,
-        )
-    if len(shards[0]) != length:
-        raise Difference("length", f"A shard has {samples(len(shards[0]))} ({case}).", f"{length} each", got)
+    everything = ranks > 1 and n > ranks and all(len(shard) == n and len(set(shard)) == n for shard in shards)
+    require(not everything, "everything", got, n=n, ranks=ranks, length=length, case=case)
+    require(lengths[0] == length, "length", got, found=lengths[0], length=length, case=case)
     missing, wanted = n - len(seen), max(0, n - ranks * length)
-    if missing > wanted:
-        twice = sum(count > 1 for count in seen.values())
-        symptom = "permutations differ" if shuffle else "overlap"
-        raise Difference(
-            symptom,
-            f"{missing} of {n} samples are on no rank, and {twice} more than once ({case}).",
-            "all samples dealt, none missed",
-            got,
-        )
+    twice = sum(count > 1 for count in seen.values())
+    symptom = "permutations differ" if shuffle else "overlap"
+    require(missing <= wanted, symptom, got, missing=missing, n=n, twice=twice, case=case)
     most, least = max(seen.values(), default=0), min(seen.values(), default=0)
     if most > (1 if drop_last else least + 1):
         often = next(i for i, count in seen.items() if count == most)
-        raise Difference(
-            "uneven padding",
-            f"Sample {often} is dealt {most} times, and another {counted(least, 'time')} ({case}).",
-            "padding that repeats different samples, each once before any twice",
-            got,
-        )
+        differ("uneven padding", got, often=often, most=most, least=least, case=case)
 
 
 def _in_order(calls: list[list[list[int]]], n: int, drop_last: bool, case: str) -> None:
     got = by_rank([some(shard, 12) for shard in calls[0]])
-    if any(call != calls[0] for call in calls):
-        raise Difference(
-            "shuffled anyway", f"The order changes with epoch or seed ({case}).", "the same order in every epoch", got
-        )
+    require(all(call == calls[0] for call in calls), "shuffled anyway", got, case=case)
     for shard in calls[0]:
         rises = sum(b > a for a, b in zip(shard, shard[1:], strict=False))
-        if rises < len(shard) - 2 + (
-            n % len(calls[0]) == 0 or drop_last
-        ):  # where padding begins, the order may fall once
-            raise Difference(
-                "not in order",
-                f"Samples are not in the order of the data set ({case}).",
-                "rising indices, apart from the padding",
-                got,
-            )
+        falls = not (n % len(calls[0]) == 0 or drop_last)  # where padding begins, the order may fall once
+        require(rises >= len(shard) - 1 - falls, "not in order", got, case=case)
 
 
 def _shuffled(calls: list[list[list[int]]], n: int, ranks: int, case: str) -> None:
@@ -149,40 +90,18 @@ def _shuffled(calls: list[list[list[int]]], n: int, ranks: int, case: str) -> No
             f"epoch {a} begins {some(x)}; epoch {b} begins {some(y)}"
             for x, y in zip(by_epoch[a], by_epoch[b], strict=True)
         ]
-        raise Difference(
-            "same every epoch",
-            (
-                f"The same samples come in the same order in every epoch ({case})."
-                if len(by_epoch) > 1 and all(call == first for call in by_epoch.values())
-                else f"Epochs {a} and {b} have the same samples in the same order ({case})."
-            ),
-            "a new order each epoch",
-            by_rank(begins),
-        )
+        how = "all" if len(by_epoch) > 1 and all(call == first for call in by_epoch.values()) else "two"
+        differ("same every epoch", by_rank(begins), how=how, a=a, b=b, case=case)
     if pair := _alike(by_seed):
-        raise Difference(
-            "seed ignored",
-            f"seed={pair[0]} and seed={pair[1]} give the same order ({case}).",
-            "another order for another seed",
-        )
+        differ("seed ignored", a=pair[0], b=pair[1], case=case)
     if n > 100 and ranks > 1:
         kept = [len(set(a) & set(b)) / len(set(a)) for a, b in zip(first, second, strict=True)]
-        if min(kept) > 0.9:
-            got = by_rank([f"{share:.0%} of its samples of epoch 0 are there again in epoch 1" for share in kept])
-            raise Difference(
-                "fixed shards",
-                f"Each rank gets the same samples in every epoch, in another order ({case}).",
-                f"about {1 / ranks:.0%} again, by chance",
-                got,
-            )
-    if n > 20:
+        got = by_rank([f"{share:.0%} of its samples of epoch 0 are there again in epoch 1" for share in kept])
+        require(min(kept) <= 0.9, "fixed shards", got, chance=1 / ranks, case=case)
+    if n > 20 and len(first[0]) > 10:
         steps = Counter((b - a) % n for a, b in zip(first[0], first[0][1:], strict=False))
-        if len(first[0]) > 10 and steps.most_common(1)[0][1] > len(first[0]) / 2:
-            raise Difference(
-                "not shuffled",
-                f"Neighbours stay neighbours: rank 0 gets {some(first[0])} ({case}).",
-                "a random permutation",
-            )
+        most = steps.most_common(1)[0][1]
+        require(most <= len(first[0]) / 2, "not shuffled", begins=some(first[0]), case=case)
 
 
 def _alike(calls: dict[int, list[list[int]]]) -> tuple[int, int] | None:
