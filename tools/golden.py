@@ -8,7 +8,8 @@ change none of it can show that it hasn't.
 The parts: `answers/NN` (verdict, symptom and sentences of each right and wrong answer of a lesson), `explorers` (words
 at some settings, and a hash of the picture at every one that the tests visit), `figures`, `errors` (the text of a
 RankError for each of tests/mistakes.toml, and of LaunchErrors), `batch` (what `--dry` shows) and `help`.
-Random cases are pinned here. What differs from run to run (times, process ids, folders) is written as <...>.
+Random cases of the judges are pinned here; those that ranks draw differ in numbers alone, which is said and doesn't
+count. What differs from run to run (times, process ids, folders) is written as <...>.
 """
 
 from __future__ import annotations
@@ -61,6 +62,12 @@ def masked(text: str, home: str) -> str:
     for pattern, instead in _MASKS:
         text = pattern.sub(instead, text)
     return text
+
+
+def without_numbers(text: str) -> str:
+    """For cases that ranks draw themselves, another each time: every number as #, and a list of them as one."""
+    text = re.sub(r"-?\d[\d,]*(\.\d+)?(e[+-]?\d+)?", "#", text)
+    return re.sub(r"#(, ?#)+(, \.\.\.)?", "#", text)
 
 
 def answers(number: str) -> Part:
@@ -245,8 +252,10 @@ def main() -> int:
         with suppress(FileNotFoundError):
             kept = file.read_text(encoding="utf-8")
         lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=1, lineterm=""))
-        differ += bool(lines)
-        print(f"{name}: {'the same' if not lines else f'{len(lines)} lines of difference'}", flush=True)
+        words = without_numbers(kept) != without_numbers(now)
+        differ += words
+        found = f"{sum(line.startswith('+ ') for line in lines)} lines differ{'' if words else ', in numbers alone'}"
+        print(f"{name}: {found if lines else 'the same'}", flush=True)
         if asked.write:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(now, encoding="utf-8")
