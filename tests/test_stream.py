@@ -226,10 +226,8 @@ def test_progress_counts_ranks_that_have_not_spoken(tmp_path: Path) -> None:
 def test_how_far_each_rank_is(tmp_path: Path) -> None:
     """By the files that are there, and by what each reported last: a few numbers, with their names."""
     cell = Stream(tmp_path, 4, quiet=True)
-    for name in ("rank1.pid", "rank2.pid", "rank3.pid", "rank3.error.json"):
+    for name in ("rank1.pid", "rank2.pid", "rank2.ended", "rank3.pid", "rank3.error.json", "rank3.ended"):
         (tmp_path / name).touch()
-    for rank in (1, 2):  # rank 1 was asked for its collectives while it runs
-        (tmp_path / f"rank{rank}.collectives.json").write_text(json.dumps({"ended": rank == 2, "calls": []}))
     for record in ({"loss": 1 / 3, "step": 4, "name": "x", "all": [1]}, {"progress": [1, 2]}):
         append(tmp_path, 1, json.dumps({**record, "time": 1.0}).encode() + b"\n", "jsonl")
     cell.pump()

@@ -122,7 +122,8 @@ def _standing(raw: Mapping[str, Any], is_students: Callable[[str], bool]) -> Sta
 def forget(folder: Path, world_size: int) -> None:
     """Remove the records of a launch that ended well."""
     for rank in range(world_size):
-        (folder / f"rank{rank}.collectives.json").unlink(missing_ok=True)
+        for what in ("collectives.json", "ended"):
+            (folder / f"rank{rank}.{what}").unlink(missing_ok=True)
 
 
 def _call(entry: Mapping[str, Any], is_students: Callable[[str], bool]) -> Call:

@@ -19,6 +19,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import cache_from_source
 from typing import Any, NoReturn
@@ -61,9 +62,10 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     arguments. `renew` is what a forked process has to do first.
     """
     folder, rank = os.environ["COURSE_RUN_DIR"], os.environ["RANK"]
-    error_file = os.path.join(folder, f"rank{rank}.error.json")
-    if os.path.exists(error_file):  # of an earlier attempt, before all ranks were restarted
-        os.unlink(error_file)
+    error_file, ended = (os.path.join(folder, f"rank{rank}.{what}") for what in ("error.json", "ended"))
+    for left in (error_file, ended):  # by an earlier attempt, before all ranks were restarted
+        if os.path.exists(left):
+            os.unlink(left)
     _redirect(os.path.join(folder, f"rank{rank}.log"))
     # Emptied once, and then only added to: the supervisor empties it again after each look.
     stack = open(os.path.join(folder, f"rank{rank}.stack"), "ab", buffering=0)
@@ -93,6 +95,8 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     modules = len(sys.modules)
     code = _run_main(program, error_file, renew or (lambda: None))
     flight_record.write(record, ended=True)
+    with suppress(OSError):
+        open(ended, "w").close()
     ending.end(code, place, modules)
 
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Set
-from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -219,7 +218,6 @@ class Stream:
         self.next_line = 0.0
         self.progress: dict[int, tuple[float, float]] = {}
         self.figures = Figures()
-        self.finished: set[int] = set()  # ranks whose scripts have ended
         self.heard = time.monotonic()  # when something came last
 
     def pump(self, last: bool = False, hold: bool = False) -> None:
@@ -268,15 +266,8 @@ class Stream:
 
     def _state(self, rank: int, there: Set[str]) -> str:
         """How far a rank is, by the files that are `there`."""
-        if f"rank{rank}.error.json" in there:
-            return "failed"
-        if f"rank{rank}.collectives.json" not in there:  # torchrun may have restarted it
-            self.finished.discard(rank)
-        elif rank not in self.finished:
-            with suppress(OSError), open(self.folder / f"rank{rank}.collectives.json", "rb") as file:
-                if file.read(14) == b'{"ended": true':  # otherwise somebody asked for it while the script ran
-                    self.finished.add(rank)
-        return "finished" if rank in self.finished else "running" if f"rank{rank}.pid" in there else "starting"
+        files = {"failed": "error.json", "finished": "ended", "running": "pid"}
+        return next((state for state, file in files.items() if f"rank{rank}.{file}" in there), "starting")
 
     def _new_lines(self, last: bool) -> list[str]:
         shown = []
