@@ -29,7 +29,7 @@ def test_a_recording_is_whole_and_says_of_which_commit_it_is(name: str) -> None:
     seeds = {point.get("seed", 0) for point in sweep.points}
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     assert sweep.points == [point for point in combinations if point.get("seed", 0) in seeds], "whole rounds of seeds"
-    assert (ROOT / "course_utils" / "explore" / program).is_file()
+    assert (ROOT / "course_utils" / "explore" / "programs" / program).is_file()
 
 
 def test_images_until_an_accuracy_are_read_off_between_two_tests() -> None:
