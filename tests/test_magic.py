@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,11 @@ from kernels import Kernel, close_shared_kernel, kernel, limit, own_kernel  # no
 
 from course_utils.cells import magic, magic_names
 from course_utils.cells.magic import NothingFailed, OtherFailure, ranks
-from course_utils.cells.magic_line import DEFAULTS, complete
+from course_utils.cells.magic_line import DEFAULTS, complete, ranks_options
 from course_utils.failure.errors import LaunchError, RankError
 from course_utils.launching import local
 from course_utils.launching.launcher import launch
-from course_utils.launching.options import ENGINES
+from course_utils.launching.options import ENGINES, LaunchOptions
 from course_utils.results.rank_result import RankResult
 from course_utils.results.run import Run
 
@@ -56,31 +58,13 @@ def calls(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, 
 
 def test_defaults(calls: list[Any]) -> None:
     assert isinstance(ranks("", "x = 1\n", {}), Run)
-    (script, n, args), settings = calls[0]
-    assert (n, args) == ("auto", [])
-    alone = {
-        "nodes": 1,
-        "dry": False,
-        "detach": False,
-        "module": "",
-        "cluster": "",
-        "slow": {},
-        "one_of": 0,
-        "host": "",
-    }
-    assert (
-        settings
-        == {
-            "timeout": None,
-            "engine": "auto",
-            "gpus_per_rank": 1,
-            "threads": None,
-            "device": "auto",
-            "max_restarts": 0,
-            "quiet": False,
-        }
-        | alone
-    )
+    (script,), settings = calls[0]
+    usual = {
+        "ranks": "auto", "args": [], "timeout": None, "engine": "auto", "gpus_per_rank": 1, "threads": None,
+        "device": "auto", "max_restarts": 0, "quiet": False, "nodes": 1, "dry": False, "detach": False, "module": "",
+        "cluster": "", "slow": {}, "one_of": 0, "host": "",
+    }  # fmt: skip
+    assert settings == usual
     assert Path(script).name.startswith("cell-") and Path(script).read_text().splitlines()[1] == "x = 1"
 
 
@@ -89,31 +73,26 @@ def test_every_option(calls: list[Any]) -> None:
     options = "--gpus-per-rank all --threads 4 --device cpu --max-restarts 0 --quiet --nodes 3 --dry --detach"
     line = f"3 -o result --timeout 2.5 --engine slurm {options} -- --lr 0.1 -o 'a b' -- x"
     assert ranks(line, "x = 1", namespace) is None and isinstance(namespace["result"], Run)
-    (_, n, args), settings = calls[0]
-    assert (n, args) == (3, ["--lr", "0.1", "-o", "a b", "--", "x"])
-    several = {
-        "nodes": 3,
-        "dry": True,
-        "detach": True,
-        "module": "",
-        "cluster": "",
-        "slow": {},
-        "one_of": 0,
-        "host": "",
-    }
-    assert (
-        settings
-        == {
-            "timeout": 2.5,
-            "engine": "slurm",
-            "gpus_per_rank": "all",
-            "threads": 4,
-            "device": "cpu",
-            "max_restarts": 0,
-            "quiet": True,
-        }
-        | several
-    )
+    _, settings = calls[0]
+    said = {
+        "ranks": 3, "args": ["--lr", "0.1", "-o", "a b", "--", "x"], "timeout": 2.5, "engine": "slurm", "device": "cpu",
+        "gpus_per_rank": "all", "threads": 4, "max_restarts": 0, "quiet": True, "nodes": 3, "dry": True, "detach": True,
+        "module": "", "cluster": "", "slow": {}, "one_of": 0, "host": "",
+    }  # fmt: skip
+    assert settings == said
+
+
+def test_an_option_of_a_launch_is_declared_alike_wherever_it_stands() -> None:
+    """In the signature and docstring of `launch`, as a field of LaunchOptions, and in the line."""
+    parameters = signature(launch).parameters
+    known = {field.name: field.default for field in fields(LaunchOptions)}
+    assert [*parameters] == [*known]
+    for name, parameter in parameters.items():
+        assert parameter.default == known[name] or name == "script", name
+        assert re.search(rf"^    {name} +\S", launch.__doc__ or "", re.M), f"the docstring of launch leaves out {name}"
+    in_line = vars(ranks_options([]))
+    not_there = {"script", "args", "check", "env"}  # a cell, what stands after --, --expect-error, %env
+    assert known.keys() - in_line.keys() == not_there
 
 
 @pytest.mark.parametrize(

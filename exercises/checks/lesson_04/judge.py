@@ -30,9 +30,8 @@ def judge_shard(answer: Answer) -> list[str]:
         require(calls[0] == calls[-1], "not repeatable", by_rank(got), case=case)
         for rank in range(ranks):
             other, asked = (rank + 1) % ranks, told[rank]["neighbours"][i]
-            got = [(f"rank {rank}", some(asked))]
-            right = calls[0][other]
-            require(asked == right, "whose shard", got, rank=rank, other=other, case=case, right=some(right))
+            right, asker = calls[0][other], [(f"rank {rank}", some(asked))]
+            require(asked == right, "whose shard", asker, rank=rank, other=other, case=case, right=some(right))
         if not shuffle:
             _in_order(calls, n, drop_last, case)
         elif n >= 12:
