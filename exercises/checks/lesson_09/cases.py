@@ -124,6 +124,8 @@ def curve_models(draw: Random) -> list[CurveModel]:
         *(some(n(4, 12)) for _ in range(3)),
     ]
     models: list[CurveModel] = [(draw.choice([2, 4, 8, 16, 32]), 8 * n(1, 4), inside) for inside in insides]
+    # as far apart as the text allows: what a tolerance takes for equal
+    models += [(2, 8, [*some(11), [800]]), (2, 8, [[4] if i % 2 else [800] for i in range(12)])]
     inside = [[4, 8], [32], [16], [8, 16], [24], [8]]
     draw.shuffle(inside)
     return [*models, *((rows, 8, inside) for rows in ROWS)]
