@@ -18,7 +18,7 @@ import sys
 import time
 import tokenize
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,11 +159,15 @@ def digest(source: str) -> str:
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()[:12]
 
 
-def words_for(name: str) -> dict[str, Mapping[str, Any]]:
-    """What an exercise says of each symptom: its row in `hints.toml`, where a table for 04.3 also applies to 04.3a."""
+def words_for(name: str) -> dict[str, dict[str, Any]]:
+    """What an exercise says of each symptom: its row in `hints.toml`. A table for 04.3 also applies to 04.3a, and one
+    for 04 to the whole lesson; the narrower one adds to it, or says it otherwise."""
     tables = tomllib.loads((FOLDER / f"lesson_{name[:2]}" / "hints.toml").read_text(encoding="utf-8"))
-    mine = (table for prefix, table in tables.items() if name.startswith(prefix))
-    return {symptom: row for table in mine for symptom, row in table.items()}
+    rows: dict[str, dict[str, Any]] = {}
+    for prefix in sorted((prefix for prefix in tables if name.startswith(prefix)), key=len):
+        for symptom, row in tables[prefix].items():
+            rows.setdefault(symptom, {}).update(row)
+    return rows
 
 
 def hints_of(name: str) -> dict[str, tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, by_rank, dealt, samples
+from ..judging import Answer, by_rank, dealt, differ, require, samples
 from .cases import ACCURACY_CASES, accuracy_cases, test_set
 
 RANKS = 4
@@ -79,26 +79,16 @@ def decide(seen: list[dict[str, Any]], dealt_out: list[int], fact: dict[str, Any
     words = f"{samples(n)} on {ranks} ranks, batches of {batch_size}"
     _same_and_exact([s["value"] for s in seen], fact, n, words)
     calls = [s["collectives"] for s in seen]
-    if max(calls) > MOST_COLLECTIVES:
-        raise Difference(
-            "collectives",
-            f"One evaluation of {dealt_out[0]} batches a rank took {max(calls)} collectives.",
-            f"at most {MOST_COLLECTIVES}, however many batches there are",
-            by_rank([f"{c} collectives" for c in calls]),
-        )
+    got = by_rank([f"{c} collectives" for c in calls])
+    few = max(calls) <= MOST_COLLECTIVES
+    require(few, "collectives", got, batches=dealt_out[0], calls=max(calls), most=MOST_COLLECTIVES)
     read = [s["handed_out"] for s in seen]
-    if any(a > b for a, b in zip(read, dealt_out, strict=True)):
-        raise Difference(
-            "reads twice",
-            f"The batches were read more than once ({words}).",
-            f"each batch once, {dealt_out[0]} on each rank: a loader would compute every prediction again",
-            by_rank([f"{r} batches read" for r in read]),
-        )
+    once = all(a <= b for a, b in zip(read, dealt_out, strict=True))
+    require(once, "reads twice", by_rank([f"{r} batches read" for r in read]), case=words, batches=dealt_out[0])
 
 
 def _same_and_exact(values: list[float], fact: dict[str, Any], n: int, case: str) -> None:
     truth = fact["truth"]
-    expected = f"{truth:.6f} = {fact['correct']} right of {n}, on every rank"
     digits = 6 if len({*values, truth}) == len({f"{v:.6f}" for v in (*values, truth)}) else 17
     got = by_rank([f"{v:.{digits}f}" for v in values])
 
@@ -110,32 +100,11 @@ def _same_and_exact(values: list[float], fact: dict[str, Any], n: int, case: str
     right = [abs(v - truth) < 1e-6 for v in values]
     if all(right) and len(set(values)) == 1:
         return
-    if right[0] and not all(right):
-        raise Difference("one rank", f"Only rank 0 knows the result ({case}).", expected, got)
-    if fits("local") or fits("local_real"):
-        raise Difference("local", f"Each rank returns the accuracy of its own part ({case}).", expected, got)
-    if len(set(values)) > 1:
-        raise Difference("ranks disagree", f"The ranks return different values ({case}).", expected, got)
-    if fits("padded"):
-        padded = len(values) * -(-n // len(values))
-        raise Difference(
-            "padding",
-            f"Padded samples are counted: {padded} samples were averaged, and there are {n} ({case}).",
-            expected,
-            got,
-        )
-    if fits("mean_of_ranks"):
-        raise Difference(
-            "mean of means",
-            f"The ranks' accuracies are averaged, though the ranks have different numbers of samples ({case}).",
-            expected,
-            got,
-        )
-    if fits("mean_of_batches"):
-        raise Difference(
-            "mean of means",
-            f"The batches' accuracies are averaged, though the last batch is shorter ({case}).",
-            expected,
-            got,
-        )
-    raise Difference("wrong value", f"The accuracy is not that of one process ({case}).", expected, got)
+    told = {"case": case, "truth": truth, "correct": fact["correct"], "n": n}
+    require(not right[0] or all(right), "one rank", got, **told)
+    require(not (fits("local") or fits("local_real")), "local", got, **told)
+    require(len(set(values)) == 1, "ranks disagree", got, **told)
+    require(not fits("padded"), "padding", got, padded=len(values) * -(-n // len(values)), **told)
+    for how in ("ranks", "batches"):
+        require(not fits(f"mean_of_{how}"), "mean of means", got, how=how, **told)
+    differ("wrong value", got, **told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from ..judging import Answer, Difference, by_rank, some
+from ..judging import Answer, by_rank, require, some
 
 
 def judge_checkpoint(answer: Answer) -> list[str]:
@@ -72,105 +72,37 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def _saved(told: list[dict[str, Any]]) -> None:
-    writers = [rank for rank, t in enumerate(told) if t["writes"]]
-    if len(writers) > 1:
-        raise Difference(
-            "all write",
-            "All ranks write the checkpoint: into one file, at the same time.",
-            "one rank writes",
-            by_rank([f"{t['writes']} files written" for t in told]),
-        )
-    if not all(t["there"] for t in told):
-        got = by_rank(["there" if t["there"] else "not there, or not whole" for t in told])
-        if not any(t["there"] for t in told):
-            raise Difference(
-                "no file", "After `save_checkpoint` there is no file that `torch.load` reads.", "a file at `path`", got
-            )
-        raise Difference(
-            "no wait",
-            "A rank came back from `save_checkpoint` before the file was complete.",
-            "when any rank returns, the file is whole",
-            got,
-        )
+    writers = sum(bool(t["writes"]) for t in told)
+    require(writers <= 1, "all write", by_rank([f"{t['writes']} files written" for t in told]))
+    got = by_rank(["there" if t["there"] else "not there, or not whole" for t in told])
+    require(any(t["there"] for t in told), "no file", got)
+    require(all(t["there"] for t in told), "no wait", got)
 
 
 def _full(told: dict[str, Any], lost: str | None) -> None:
-    if not told["survived"]:
-        raise Difference(
-            "not atomic",
-            "The disk filled up in the middle of a write, and the last good checkpoint is gone.",
-            "the file at `path` is old or new, never half",
-        )
-    if not told["told_full"]:
-        raise Difference(
-            "keeps quiet",
-            "The disk filled up in the middle of a write, and `save_checkpoint` returned as if it had saved.",
-            "an exception: when it returns, the file is complete",
-        )
-    if lost:
-        raise Difference(
-            "not atomic",
-            f"While a newer checkpoint was saved over an older one, the old file was {lost}. A crash at that moment"
-            " would leave none.",
-            "the file at `path` is old or new at any moment, never half and never missing",
-        )
+    require(told["survived"], "not atomic", how="full")
+    require(told["told_full"], "keeps quiet")
+    require(not lost, "not atomic", how="newer", lost=lost)
 
 
 def _heard(told: list[dict[str, Any]]) -> None:
-    if any(t["tried"] for t in told) and not all(t["raised"] for t in told):
-        raise Difference(
-            "one rank knows",
-            "The disk of the rank that writes was full, and not every rank heard of it.",
-            "`save_checkpoint` raises on every rank",
-            by_rank(["raised an exception" if t["raised"] else "returned as if it had saved" for t in told]),
-        )
+    got = by_rank(["raised an exception" if t["raised"] else "returned as if it had saved" for t in told])
+    require(all(t["raised"] for t in told) or not any(t["tried"] for t in told), "one rank knows", got)
 
 
 def decide(doing: str, results: list[dict[str, Any]], epoch: int) -> None:
     """Raise the first `Difference` of one load; a result for each rank, from `compare`."""
     untouched = [r["untouched"] for r in results]
-    if any(untouched) and not all(untouched):
-        got = by_rank(["nothing was loaded" if u else "loaded" for u in untouched])
-        raise Difference(
-            "one rank loads", f"While {doing}, only one rank got the checkpoint.", "the same state on every rank", got
-        )
-    if "newer" in doing and all(r["model"] and r["epoch"] == epoch - 1 for r in results):
-        raise Difference(
-            "old file",
-            "A newer checkpoint was saved over an older one, and loading gave the older one.",
-            f"epoch {epoch}, which was saved last",
-            by_rank([f"epoch {r['epoch']}" for r in results]),
-        )
+    got = by_rank(["nothing was loaded" if u else "loaded" for u in untouched])
+    require(all(untouched) or not any(untouched), "one rank loads", got, doing=doing)
+    epochs = [r["epoch"] for r in results]
+    older = "newer" in doing and all(r["model"] and r["epoch"] == epoch - 1 for r in results)
+    require(not older, "old file", by_rank([f"epoch {e}" for e in epochs]), epoch=epoch)
     for part in ("model", "optimizer"):
         wrong = [r[part] for r in results]
-        if any(wrong):
-            how = (
-                "nothing was loaded into the model"
-                if part == "model" and all(untouched)
-                else f"the state of the {part} is not what was saved"
-            )
-            raise Difference(
-                f"{part} state" if not (part == "model" and all(untouched)) else "nothing loaded",
-                f"While {doing}: {how}.",
-                "equal to the last bit",
-                by_rank(
-                    [
-                        f"{len(names)} entries differ or are missing: {some(names, 3)}" if names else "equal"
-                        for names in wrong
-                    ]
-                ),
-            )
-    if any(r["epoch"] != epoch for r in results):
-        raise Difference(
-            "epoch",
-            f"While {doing}: `load_checkpoint` does not return the epoch.",
-            f"{epoch} on every rank",
-            by_rank([r["epoch"] for r in results]),
-        )
-    if any(r["next"] for r in results):
-        raise Difference(
-            "next step",
-            f"After {doing}, the next training step differs from one that was never interrupted.",
-            "equal to the last bit",
-            by_rank([some(r["next"], 3) if r["next"] else "equal" for r in results]),
-        )
+        got = by_rank([f"{len(n)} entries differ or are missing: {some(n, 3)}" if n else "equal" for n in wrong])
+        symptom = "nothing loaded" if part == "model" and all(untouched) else f"{part} state"
+        require(not any(wrong), symptom, got, doing=doing)
+    require(all(e == epoch for e in epochs), "epoch", by_rank(epochs), doing=doing, epoch=epoch)
+    got = by_rank([some(r["next"], 3) if r["next"] else "equal" for r in results])
+    require(not any(r["next"] for r in results), "next step", got, doing=doing)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-from course_utils.show.units import counted
-
-from ..judging import Answer, Difference, by_rank, gap, left_the_group, one_rank_writes, some
+from ..judging import Answer, by_rank, gap, left_the_group, one_rank_writes, require, some
 from .cases import PER_STEP
 from .trainers import ROUNDING, beside_its_twin, decide
 
@@ -36,22 +34,14 @@ def judge_convert(answer: Answer) -> list[str]:
 def _whole_batches(ranks: list[dict[str, Any]]) -> None:
     """On another number of ranks a step still takes as many samples, over all ranks together."""
     taken = [sum(map(len, parts)) for parts in zip(*(rank["samples"] for rank in ranks), strict=False)]
-    if set(taken) != {PER_STEP}:
-        count = f"{counted(len(ranks), 'rank')}"
-        raise Difference(
-            "ranks built in",
-            f"On {count} a step takes {max(taken, default=0)} samples.",
-            f"{PER_STEP} samples a step, on any number of ranks that divides {PER_STEP}",
-            by_rank([f"{len(rank['samples'][0])} in the first step" if rank["samples"] else "none" for rank in ranks]),
-        )
+    got = by_rank([f"{len(rank['samples'][0])} in the first step" if rank["samples"] else "none" for rank in ranks])
+    most = max(taken, default=0)
+    require(set(taken) == {PER_STEP}, "ranks built in", got, ranks=len(ranks), most=most, right=PER_STEP)
 
 
 def _file(ranks: list[dict[str, Any]], saved: dict[str, Any]) -> None:
     one_rank_writes(ranks)
-    if saved["names"] is None:
-        raise Difference("no file", "There is no file that `torch.load` reads.", "`model.state_dict()` in it")
+    require(saved["names"] is not None, "no file")
     wanted = list(ranks[0]["start"])
-    if saved["names"] != wanted:
-        raise Difference("keys", "A plain model can't load the file.", some(wanted, 3), [some(saved["names"], 3)])
-    if gap(saved["weights"], ranks[0]["weights"][-1]) > ROUNDING:
-        raise Difference("other weights", "The file doesn't hold the weights after the last step.", "the trained model")
+    require(saved["names"] == wanted, "keys", [some(saved["names"], 3)], wanted=some(wanted, 3))
+    require(gap(saved["weights"], ranks[0]["weights"][-1]) <= ROUNDING, "other weights")

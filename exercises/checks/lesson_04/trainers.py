@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..judging import Answer, Difference, by_rank, samples, some
+from ..judging import Answer, by_rank, differ, require, samples, some
 from .cases import EPOCHS, N_TRAIN, PER_STEP, SHARES
 
 ROUNDING = 1e-9  # in double precision right answers differ by 1e-16, and every mistake here by more than 1e-4
@@ -21,13 +21,10 @@ def judge_trainer(letter: str, answer: Answer) -> list[str]:
 def beside_its_twin(answer: Answer, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """What the ranks told, compared with one process that trains on the samples of both."""
     steps = [len(rank["weights"]) for rank in ranks]
+    got = by_rank([f"{n} steps" for n in steps])
     if min(steps) == 0:
-        raise Difference(
-            "no steps",
-            "No optimizer took a step." if max(steps) == 0 else f"On rank {steps.index(0)} no optimizer took a step.",
-            f"{N_TRAIN // PER_STEP} steps in each of {EPOCHS} epochs",
-            by_rank([f"{n} steps" for n in steps]),
-        )
+        how = "nobody" if max(steps) == 0 else "one"
+        differ("no steps", got, how=how, rank=steps.index(0), steps=N_TRAIN // PER_STEP, epochs=EPOCHS)
     batches = [a + b for a, b in zip(*(rank["samples"] for rank in ranks), strict=False)]
     given = {"start": ranks[0]["start"], "batches": batches, "evaluate_every": steps[0] // EPOCHS or 1}
     (twin,) = answer.on_ranks("twins.trainer", ranks=1, given=given)
@@ -60,26 +57,15 @@ def decide(letter: str, told: dict[str, Any]) -> list[str]:
     """What was checked; raises the first `Difference`. `told` is from `compare`."""
     steps = told["steps"]
     _replicas(told)
-    if set(steps) != {EPOCHS * N_TRAIN // PER_STEP}:
-        raise Difference(
-            "steps",
-            f"The training has {max(steps)} steps.",
-            f"{EPOCHS * N_TRAIN // PER_STEP}: {PER_STEP} samples a step over both ranks",
-            by_rank([f"{n} steps" for n in steps]),
-        )
+    right, got = EPOCHS * N_TRAIN // PER_STEP, by_rank([f"{n} steps" for n in steps])
+    require(set(steps) == {right}, "steps", got, most=max(steps), right=right, each=PER_STEP)
     _samples(told, letter)
     if letter == "c":
         _bias(told)
     if letter == "e":
         _accuracies(told)
-    if max(told["evaluating"]):
-        raise Difference(
-            "evaluation mode",
-            f"In {max(told['evaluating'])} of {max(steps)} steps the model was in evaluation mode: dropout is off"
-            " there, and batch norm learns no statistics.",
-            "training mode in every step",
-            by_rank([f"{count} steps in evaluation mode" for count in told["evaluating"]]),
-        )
+    most, got = max(told["evaluating"]), by_rank([f"{n} steps in evaluation mode" for n in told["evaluating"]])
+    require(most == 0, "evaluation mode", got, most=most, steps=max(steps))
     worst = max(max(gaps) for gaps in told["twin_gap"])
     return [
         (
@@ -94,59 +80,26 @@ def decide(letter: str, told: dict[str, Any]) -> list[str]:
 
 def _replicas(told: dict[str, Any]) -> None:
     """After each step both ranks must hold the twin's weights, and get there with as few collectives as DDP."""
-    expected = "both ranks hold the weights of one process that trains on the samples of both"
     reduces = [
         [sum(name.startswith(("allreduce", "reduce_scatter")) for name in step) for step in rank]
         for rank in told["calls"]
     ]
-    if max(max(rank[2:], default=0) for rank in reduces) == 0 and told["rank_gap"][-1] > ROUNDING:
-        raise Difference(
-            "no exchange",
-            "From the third step on, not one gradient is exchanged: each rank trains a model of its own.",
-            expected,
-            by_rank([f"0 all-reduces a step; after step 5 the weights differ by {_at(told['rank_gap'], 4):.2g}"] * 2),
-        )
-    if told["start_gap"]:
-        names = some([f"{name} (by {gap:.2g})" for name, gap in told["start_gap"].items()], 3)
-        last = told["rank_gap"][-1]
-        later = f" After the last they still differ by {last:.2g}." if last > 0 else ""
-        raise Difference(
-            "different start",
-            f"Before the first step the ranks hold different weights: {names}.{later}",
-            "the same weights everywhere before the first step: DDP copies rank 0's when it wraps the model, and then"
-            " only keeps them equal",
-        )
-    for step, gap in enumerate(told["rank_gap"][: max(5, len(told["rank_gap"]))], 1):
-        if gap > ROUNDING:
-            raise Difference(
-                "drift", f"After step {step} the two ranks hold different weights: they differ by {gap:.2g}.", expected
-            )
+    most, last = max(max(rank[2:], default=0) for rank in reduces), told["rank_gap"][-1]
+    got = by_rank([f"0 all-reduces a step; after step 5 the weights differ by {_at(told['rank_gap'], 4):.2g}"] * 2)
+    require(most > 0 or last <= ROUNDING, "no exchange", got)
+    names = some([f"{name} (by {gap:.2g})" for name, gap in told["start_gap"].items()], 3)
+    require(not told["start_gap"], "different start", how="still" if last > 0 else "once", names=names, last=last)
+    for step, gap in enumerate(told["rank_gap"], 1):
+        require(gap <= ROUNDING, "drift", step=step, gap=gap)
     for step, gaps in enumerate(told["twin_gap"], 1):
         if max(gaps) > ROUNDING:
-            counts = [len(told["samples"][rank][step - 1]) for rank in (0, 1)]
-            raise Difference(
-                "not the mean",
-                f"After step {step} both ranks agree, and are off by {max(gaps):.2g} from one process on the same"
-                " samples.",
-                expected,
-                by_rank([f"{samples(n)} in step {step}" for n in counts]),
-            )
+            got = by_rank([f"{samples(len(told['samples'][rank][step - 1]))} in step {step}" for rank in (0, 1)])
+            differ("not the mean", got, step=step, gap=max(gaps))
     # DDP has one broadcast of the buffers and one all-reduce; an answer may add a few of its own.
     most_calls = max(max((len(step) for step in rank[2:]), default=0) for rank in told["calls"])
     if most_calls > MOST_COLLECTIVES:
-        raise Difference(
-            "too many",
-            f"A step has {most_calls} collectives: {some(max(told['calls'][0][2:], key=len), 8)}.",
-            "one broadcast of the buffers, one all-reduce for the gradients (they fit in one bucket), and at most two"
-            " of your own",
-        )
-    most = max(max(rank[2:], default=0) for rank in reduces)
-    if most > 2:
-        raise Difference(
-            "too many",
-            f"A step has {most} all-reduces.",
-            "one for the gradients (they fit in one bucket), and at most one of your own",
-        )
+        differ("too many", how="calls", n=most_calls, calls=some(max(told["calls"][0][2:], key=len), 8))
+    require(most <= 2, "too many", how="reduces", n=most)
 
 
 def _at(values: list[float], index: int) -> float:
@@ -161,20 +114,11 @@ def _samples(told: dict[str, Any], letter: str) -> None:
     ]
     for epoch, (one, other) in enumerate(orders):
         missing = N_TRAIN - len({*one, *other})
-        if missing:
-            raise Difference(
-                "samples missed",
-                f"In epoch {epoch}, no rank saw {missing} of {N_TRAIN} samples.",
-                "every sample once an epoch",
-            )
+        require(missing == 0, "samples missed", epoch=epoch, missing=missing, n=N_TRAIN)
     shares = {(len(a), len(b)) for a, b in zip(*told["samples"], strict=True)}
     wanted = SHARES if letter == "d" else (4, 4)
-    if shares != {wanted}:
-        raise Difference(
-            "shares",
-            f"The ranks take {' or '.join(f'{a} and {b}' for a, b in sorted(shares))} samples a step.",
-            f"{wanted[0]} and {wanted[1]}",
-        )
+    found = " or ".join(f"{a} and {b}" for a, b in sorted(shares))
+    require(shares == {wanted}, "shares", found=found, one=wanted[0], other=wanted[1])
     pairs = [(i, k) for k in range(EPOCHS) for i in range(k) if orders[i] == orders[k]]
     if pairs:
         early, late = pairs[0]
@@ -182,37 +126,23 @@ def _samples(told: dict[str, Any], letter: str) -> None:
             f"epoch {early}: {some(a)}; epoch {late}: {some(b)}"
             for a, b in zip(orders[early], orders[late], strict=True)
         ]
-        raise Difference(
-            "same every epoch",
-            (
-                "All epochs go through the samples in the same order."
-                if len(pairs) == EPOCHS * (EPOCHS - 1) // 2
-                else f"Epochs {early} and {late} go through the samples in the same order."
-            ),
-            "a new order each epoch",
-            by_rank(got),
-        )
+        how = "all" if len(pairs) == EPOCHS * (EPOCHS - 1) // 2 else "two"
+        differ("same every epoch", by_rank(got), how=how, early=early, late=late)
 
 
 def _bias(told: dict[str, Any]) -> None:
     wanted = told["log_frequency"]
-    if any(abs(got - want) > ROUNDING for bias in told["bias"] for got, want in zip(bias, wanted, strict=True)):
-        got = by_rank([some([f"{v:.3f}" for v in bias]) for bias in told["bias"]])
-        raise Difference(
-            "bias",
-            "Before the first step the bias of the head is not the log of the class frequencies.",
-            some([f"{v:.3f}" for v in wanted]),
-            got,
-        )
+    ok = all(abs(a - b) <= ROUNDING for bias in told["bias"] for a, b in zip(bias, wanted, strict=True))
+    got = by_rank([some([f"{v:.3f}" for v in bias]) for bias in told["bias"]])
+    require(ok, "bias", got, wanted=some([f"{v:.3f}" for v in wanted]))
 
 
 def _accuracies(told: dict[str, Any]) -> None:
     got, wanted = told["result"][0], told["accuracy"]
-    if got is None or len(got) != len(wanted) or not all(abs(a - b) <= 1e-6 for a, b in zip(got, wanted, strict=True)):
-        text = "nothing that is a list of numbers" if got is None else some([f"{v:.4f}" for v in got])
-        raise Difference(
-            "accuracy",
-            "Rank 0 does not return the accuracy after each epoch.",
-            some([f"{v:.4f}" for v in wanted]),
-            [f"rank 0: {text}"],
-        )
+    text = "nothing that is a list of numbers" if got is None else some([f"{v:.4f}" for v in got])
+    ok = (
+        got is not None
+        and len(got) == len(wanted)
+        and all(abs(a - b) <= 1e-6 for a, b in zip(got, wanted, strict=True))
+    )
+    require(ok, "accuracy", [f"rank 0: {text}"], wanted=some([f"{v:.4f}" for v in wanted]))
