@@ -161,12 +161,14 @@ def digest(source: str) -> str:
 
 def words_for(name: str) -> dict[str, dict[str, Any]]:
     """What an exercise says of each symptom: its row in `hints.toml`. A table for 04.3 also applies to 04.3a, and one
-    for 04 to the whole lesson; the narrower one adds to it, or says it otherwise."""
+    for 04 to the whole lesson; the narrower one adds to it, or says it otherwise. An `expected` of the table itself is
+    for all symptoms that have none."""
     tables = tomllib.loads((FOLDER / f"lesson_{name[:2]}" / "hints.toml").read_text(encoding="utf-8"))
     rows: dict[str, dict[str, Any]] = {}
     for prefix in sorted((prefix for prefix in tables if name.startswith(prefix)), key=len):
+        expected = {"expected": tables[prefix].pop("expected")} if "expected" in tables[prefix] else {}
         for symptom, row in tables[prefix].items():
-            rows.setdefault(symptom, {}).update(row)
+            rows[symptom] = expected | rows.get(symptom, {}) | row
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, apart, by_rank, left_the_group, some
+from ..judging import Answer, apart, by_rank, differ, left_the_group, require, some
 from . import cases
 
 Ranks = list[dict[str, Any]]
@@ -30,11 +30,7 @@ def judge_convert(answer: Answer) -> list[str]:
         _written(ranks, text, share)
         left_the_group(ranks)
         if others := [address for rank in ranks for address in rank["addresses"]]:
-            raise Difference(
-                "own address",
-                f"The ranks meet at {others[0]}, which your code names. With several machines nobody would find it.",
-                "the address and the port that the launcher has put into the environment",
-            )
+            differ("own address", address=others[0])
     tests = ", ".join(f"{count} pictures on {counted(size, 'rank')}" for size, count in cases.TESTS)
     return [
         f"{tests}: each is looked at once, and no rank has two more than another",
@@ -46,21 +42,15 @@ def _dealt(ranks: Ranks, count: int) -> None:
     """Every picture once, and about as many on each rank."""
     times = Counter(i for rank in ranks for i in rank["looked"])
     got = by_rank([f"looked at {some(rank['looked'], 12)}" for rank in ranks])
-    expected = f"each of the pictures 0 to {count - 1} on one rank"
     machines = " on 2 machines" * (len(ranks) == cases.ON_TWO_MACHINES)
-    where = f"({count} pictures, {counted(len(ranks), 'rank')}{machines})"
-    if len(ranks) > 1 and all(len(set(rank["looked"])) == count for rank in ranks):
-        raise Difference("everything", f"Every rank looks at all pictures {where}.", expected, got)
-    if lost := [i for i in range(count) if not times[i]]:
-        raise Difference("left out", f"Nobody looked at picture {some(lost)} {where}.", expected, got)
-    if twice := [i for i in range(count) if times[i] > 1]:
-        raise Difference("twice", f"Pictures were looked at more than once {where}: {some(twice)}.", expected, got)
+    facts = {"last": count - 1, "where": f"({count} pictures, {counted(len(ranks), 'rank')}{machines})"}
+    everything = len(ranks) > 1 and all(len(set(rank["looked"])) == count for rank in ranks)
+    require(not everything, "everything", got, **facts)
+    lost, twice = [i for i in range(count) if not times[i]], [i for i in range(count) if times[i] > 1]
+    require(not lost, "left out", got, lost=some(lost), **facts)
+    require(not twice, "twice", got, twice=some(twice), **facts)
     counts = [len(rank["looked"]) for rank in ranks]
-    if max(counts) - min(counts) > 1:
-        raise Difference(
-            "uneven", f"One rank looks at {max(counts)} pictures and another at {min(counts)} {where}.",
-            "as many pictures on each rank, or one more", got,
-        )  # fmt: skip
+    require(max(counts) - min(counts) <= 1, "uneven", got, most=max(counts), least=min(counts), **facts)
 
 
 def _counted(ranks: Ranks, count: int) -> float:
@@ -73,20 +63,16 @@ def _counted(ranks: Ranks, count: int) -> float:
         return share
     mine = [sum(right[i] for i in rank["looked"]) for rank in ranks]
     own = [n / len(rank["looked"]) if rank["looked"] else 0.0 for n, rank in zip(mine, ranks, strict=True)]
-    expected = f"{sum(right)} of {count}, {share:.4g}, on every rank"
     got = by_rank(["None" if each is None else apart(share, each)[1] for each in found])
-    if any(_same(each, share) for each in found):
-        raise Difference("one rank knows", "Not every rank returns the share of all pictures.", expected, got)
-    if any(each is None for each in found):
-        raise Difference("nothing", "`main` returns nothing on some rank.", expected, got)
+    facts = {"right": sum(right), "count": count, "share": share}
+    require(not any(_same(each, share) for each in found), "one rank knows", got, **facts)
+    require(not any(each is None for each in found), "nothing", got, **facts)
     alone = zip(found, mine, own, strict=True)
-    if all(_same(each, part) or _same(each, n / count) for each, n, part in alone):
-        raise Difference("not summed", "Each rank returns what it found in its own pictures.", expected, got)
-    if all(_same(each, sum(own) / len(own)) for each in found):
-        raise Difference("mean of means", "You took the mean of the ranks' shares.", expected, got)
-    if all(_same(each, sum(right)) for each in found):
-        raise Difference("a count", "`main` returns how many are right, not their share.", expected, got)
-    raise Difference("wrong share", "The share of right answers is another one.", expected, got)
+    own_part = all(_same(each, part) or _same(each, n / count) for each, n, part in alone)
+    require(not own_part, "not summed", got, **facts)
+    require(not all(_same(each, sum(own) / len(own)) for each in found), "mean of means", got, **facts)
+    require(not all(_same(each, sum(right)) for each in found), "a count", got, **facts)
+    differ("wrong share", got, **facts)
 
 
 def _same(found: float | None, expected: float) -> bool:
@@ -94,17 +80,12 @@ def _same(found: float | None, expected: float) -> bool:
 
 
 def _written(ranks: Ranks, text: str | None, share: float) -> None:
-    writers = [rank for rank in ranks if rank["writes"]]
-    if len(writers) > 1:
-        raise Difference(
-            "all write", "More than one rank writes the file, at the same time.", "one rank writes",
-            by_rank([f"opened it {rank['writes']} times" if rank["writes"] else "didn't" for rank in ranks]),
-        )  # fmt: skip
+    got = by_rank([f"opened it {rank['writes']} times" if rank["writes"] else "didn't" for rank in ranks])
+    require(sum(bool(rank["writes"]) for rank in ranks) <= 1, "all write", got)
     if text is None:
-        raise Difference("no file", "There is no file at `path`.", f"a file with {share:.4g} in it")
+        differ("no file", share=share)
     try:
         written = float(text)
     except ValueError:
         written = math.nan
-    if not _same(written, share):
-        raise Difference("other text", "The file doesn't hold the share.", f"{share:.4g}", [repr(text[:60])])
+    require(_same(written, share), "other text", [repr(text[:60])], share=share)
