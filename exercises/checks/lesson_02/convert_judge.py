@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from course_utils.show.units import counted
-
-from ..judging import Answer, Difference, samples, some
+from ..judging import Answer, require, samples, some
 from .cases import FED_BATCH, FED_CASES, FED_EPOCHS, FED_SAMPLES
 
 STEPS = -(-FED_SAMPLES // FED_BATCH)  # in an epoch
@@ -33,40 +31,23 @@ Epoch = list[dict[str, Any]]
 
 def _epochs(steps: Epoch, where: str) -> list[Epoch]:
     """The steps of each epoch, which together hold every sample once."""
-    if len(steps) != STEPS * FED_EPOCHS:
-        raise Difference(
-            "steps",
-            f"`step` was called {len(steps)} times in {FED_EPOCHS} epochs ({where}).",
-            f"{STEPS} steps an epoch: {samples(FED_SAMPLES)} in batches of {FED_BATCH}, the last one smaller",
-        )
+    size: dict[str, Any] = {"n": FED_SAMPLES, "batch": FED_BATCH, "where": where}
+    ok = len(steps) == STEPS * FED_EPOCHS
+    require(ok, "steps", how="count", called=len(steps), epochs=FED_EPOCHS, each=STEPS, **size)
     epochs = [steps[i : i + STEPS] for i in range(0, len(steps), STEPS)]
     for number, epoch in enumerate(epochs):
         indices = _indices(epoch)
         often = Counter(indices)
-        if sorted(indices) != list(range(FED_SAMPLES)):
-            missing = [i for i in range(FED_SAMPLES) if i not in often]
-            raise Difference(
-                "samples",
-                f"In epoch {number} the steps got {samples(len(indices))}, and {len(missing)} are missing ({where}).",
-                f"each of {samples(FED_SAMPLES)} once",
-                [f"missing: {some(missing)}"],
-            )
-        if any(len(step["notes"]) != FED_BATCH for step in epoch[:-1]):
-            raise Difference(
-                "steps", f"Not all batches have {FED_BATCH} samples ({where}).", "only the last is smaller"
-            )
+        missing = [i for i in range(FED_SAMPLES) if i not in often]
+        ok, got = sorted(indices) == list(range(FED_SAMPLES)), [f"missing: {some(missing)}"]
+        require(ok, "samples", got, epoch=number, found=len(indices), missing=len(missing), **size)
+        require(all(len(step["notes"]) == FED_BATCH for step in epoch[:-1]), "steps", how="batch", **size)
         wrong = [label for step in epoch for note, label in zip(step["notes"], step["labels"], strict=True)
                  if label != 1000 + note[0]]  # fmt: skip
-        if wrong:
-            raise Difference("labels", f"Labels don't belong to their images ({where}).", "those of `dataset[i]`")
+        require(not wrong, "labels", where=where)
     orders = [_indices(epoch) for epoch in epochs]
-    if any(a == b for a, b in zip(orders, orders[1:], strict=False)):
-        raise Difference(
-            "same every epoch",
-            f"Two epochs go through the samples in the same order ({where}).",
-            "a new order in each epoch",
-            [f"epoch {number}: {some(order)}" for number, order in enumerate(orders)],
-        )
+    got = [f"epoch {number}: {some(order)}" for number, order in enumerate(orders)]
+    require(all(a != b for a, b in zip(orders, orders[1:], strict=False)), "same every epoch", got, where=where)
     return epochs
 
 
@@ -77,48 +58,21 @@ def _indices(epoch: Epoch) -> list[int]:
 def _fed(epochs: list[Epoch], wanted: int, loop: int, where: str) -> None:
     """Raise unless workers loaded everything, as many as wanted, the same ones all the time, and ahead of the steps."""
     by_epoch = [{int(note[1]) for step in epoch for note in step["notes"]} for epoch in epochs]
-    if any(loop in found for found in by_epoch):
-        raise Difference(
-            "the loop loads",
-            f"The loop loads samples itself, and the device waits meanwhile ({where}).",
-            "worker processes load",
-        )
+    require(not any(loop in found for found in by_epoch), "the loop loads", where=where)
     for number, found in enumerate(by_epoch):
-        if len(found) != wanted:
-            raise Difference(
-                "too many" if len(found) > wanted else "too few",
-                f"In epoch {number} {counted(len(found), 'worker')} loaded ({where}).",
-                f"{wanted}: one for each core but the loop's, and at least one",
-            )
-    if len(set().union(*by_epoch)) != wanted:
-        raise Difference(
-            "started anew",
-            f"Every epoch starts workers of its own: {len(set().union(*by_epoch))} in {len(epochs)} epochs ({where}).",
-            f"{wanted} workers, which stay",
-        )
+        symptom = "too many" if len(found) > wanted else "too few"
+        require(len(found) == wanted, symptom, epoch=number, workers=len(found), wanted=wanted, where=where)
+    every = len(set().union(*by_epoch))
+    require(every == wanted, "started anew", workers=every, epochs=len(epochs), wanted=wanted, where=where)
     for epoch in epochs:
-        if max(note[3] for step in epoch for note in step["notes"]) < epoch[0]["at"]:
-            raise Difference(
-                "all at once",
-                f"The first step of an epoch waits until all of its samples are loaded ({where}).",
-                "steps that begin when their batch is there",
-            )
+        last = max(note[3] for step in epoch for note in step["notes"])
+        require(last >= epoch[0]["at"], "all at once", where=where)
 
 
 def _copied(found: dict[str, Any], kind: str, where: str) -> None:
     if kind == "cpu":
-        if any(found["pinned"]):
-            raise Difference(
-                "pins without a GPU", f"The loader is asked to pin memory, and warns ({where}).", "no pinned memory"
-            )
+        require(not any(found["pinned"]), "pins without a GPU", where=where)
         return
-    if not all(step["there"] for step in found["steps"]):
-        raise Difference(
-            "not there", f"`step` got a batch that's not on `device` ({where}).", "images and labels on it"
-        )
-    if not found["pinned"] or not all(found["pinned"]):
-        raise Difference("not pinned", f"The batches come from pageable memory ({where}).", "pinned memory")
-    if found["blocking"]:
-        raise Difference(
-            "copy waits", f"{found['blocking']} copies make the loop wait ({where}).", "copies that return at once"
-        )
+    require(all(step["there"] for step in found["steps"]), "not there", where=where)
+    require(found["pinned"] and all(found["pinned"]), "not pinned", where=where)
+    require(not found["blocking"], "copy waits", copies=found["blocking"], where=where)

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, by_rank, samples, some
+from ..judging import Answer, Exercise, by_rank, differ, require, samples, some
 from .cases import LENGTHS, RANKS, Sentence, Workers, sample_of, sentences, stream_cases, workers_of
 from .convert_judge import judge_convert
 from .noise_judge import judge_augmented
@@ -34,26 +34,15 @@ def judge_collate(answer: Answer) -> list[str]:
 def _padded(given: list[Sentence], batch: dict[str, Any], where: str) -> None:
     lengths, labels = [len(tokens) for tokens, _ in given], [label for _, label in given]
     case = f"lengths {lengths}{where}"
-    if batch["wrong"]:
-        raise Difference("dtype", f"{batch['wrong'][0]} ({case}).", "tokens and labels int64, real bool")
+    require(not batch["wrong"], "dtype", wrong="".join(batch["wrong"][:1]), case=case)
     longest = max(lengths)
     for name, shape in batch["shapes"].items():
-        wanted, why = (
-            ([len(lengths)], "a label for each sample")
-            if name == "labels"
-            else ([len(lengths), longest], "as wide as the longest of this batch")
-        )
-        if shape != wanted:
-            wide = name == "tokens" and shape[:1] == wanted[:1] and shape[1:] > [longest]
-            symptom = "fixed length" if wide else "shape"
-            raise Difference(symptom, f"`{name}` has shape {shape} ({case}).", f"{wanted}: {why}")
-    if batch["labels"] != labels:
-        raise Difference(
-            "labels",
-            f"The labels are not those of the samples, in their order ({case}).",
-            str(labels),
-            [str(batch["labels"])],
-        )
+        wanted = [len(lengths)] if name == "labels" else [len(lengths), longest]
+        wide = name == "tokens" and shape[:1] == wanted[:1] and shape[1:] > [longest]
+        how = "labels" if name == "labels" else "others"
+        symptom = "fixed length" if wide else "shape"
+        require(shape == wanted, symptom, name=name, shape=shape, case=case, wanted=wanted, how=how)
+    require(batch["labels"] == labels, "labels", [str(batch["labels"])], case=case, labels=labels)
     tokens = [row + [0] * (longest - len(row)) for row, _ in given]
     real = [[1] * n + [0] * (longest - n) for n in lengths]
     if batch["tokens"] != tokens:
@@ -62,27 +51,15 @@ def _padded(given: list[Sentence], batch: dict[str, Any], where: str) -> None:
             "left" if batch["tokens"] == left else "order" if sorted(batch["tokens"]) == sorted(tokens) else "tokens"
         )
         row = next(i for i, (a, b) in enumerate(zip(batch["tokens"], tokens, strict=True)) if a != b)
-        raise Difference(
-            symptom,
-            f"Row {row} of `tokens` is not sample {row} followed by zeros ({case}).",
-            _from(tokens[row], batch["tokens"][row]),
-            [_from(batch["tokens"][row], tokens[row])],
-        )
+        got, right = batch["tokens"][row], tokens[row]
+        differ(symptom, [_from(got, right)], row=row, case=case, right=_from(right, got))
     if batch["real"] != real:
         inverted = [[1 - m for m in row] for row in real]
         zeros = [[int(t != 0) for t in row] for row in tokens]
         symptom = "inverted" if batch["real"] == inverted else "token 0" if batch["real"] == zeros else "mask"
-        differs = {
-            "inverted": "`real` is True where there is padding",
-            "token 0": "`real` is False where the token is 0",
-        }.get(symptom, "`real` is wrong")
         row = next(i for i, (a, b) in enumerate(zip(batch["real"], real, strict=True)) if a != b)
-        raise Difference(
-            symptom,
-            f"{differs} ({case}).",
-            _from([bool(m) for m in real[row]], [bool(m) for m in batch["real"][row]]),
-            [_from([bool(m) for m in batch["real"][row]], [bool(m) for m in real[row]])],
-        )
+        got, right = [bool(m) for m in batch["real"][row]], [bool(m) for m in real[row]]
+        differ(symptom, [_from(got, right)], case=case, right=_from(right, got))
 
 
 def _from(row: list[Any], other: list[Any]) -> str:
@@ -109,23 +86,13 @@ def judge_stream(answer: Answer) -> list[str]:
         _dealt([own[0] for own in epochs], n, workers, case)
         for epoch in range(1, max(len(own) for own in epochs)):
             again = [own[epoch] if epoch < len(own) else own[0] for own in epochs]
-            if sorted(sum(again, [])) != list(range(n)):
-                raise Difference(
-                    "second epoch",
-                    f"The {('second', 'third', 'fourth')[epoch - 1]} epoch doesn't give every sample once, as the first"
-                    f" does ({case}).",
-                    f"{samples(n)} again",
-                    by_rank([some(a) for a in again]),
-                )
+            ok, got = sorted(sum(again, [])) == list(range(n)), by_rank([some(a) for a in again])
+            which = ("second", "third", "fourth")[epoch - 1]
+            require(ok, "second epoch", got, which=which, case=case, n=n)
         for rank, (s, own) in enumerate(zip(seen, epochs, strict=True)):
             wanted = sum(map(len, own))
-            if s["reads"] > wanted:
-                raise Difference(
-                    "reads too much",
-                    f"On rank {rank} {len(own)} epochs called `read` {s['reads']} times ({case}): some samples are read"
-                    " and thrown away.",
-                    f"{wanted} times",
-                )
+            facts = {"rank": rank, "epochs": len(own), "reads": s["reads"], "case": case, "wanted": wanted}
+            require(s["reads"] <= wanted, "reads too much", **facts)
     return [
         f"{len(cases)} cases of 1 to {RANKS} ranks with 0 to 3 workers each: every sample once, in each epoch",
         "no rank has two samples more than another; none is read in vain",
@@ -136,41 +103,24 @@ def _indices(values: list[int], n: int, case: str) -> list[int]:
     """The indices of the samples that `read` returned."""
     index = {sample_of(i): i for i in range(n)}
     if strange := [v for v in values if v not in index]:
-        raise Difference(
-            "not read",
-            f"The stream gives {strange[0]}, which `read` returns for no sample ({case}).",
-            "what `read(i)` returns, for each i",
-            [some(values)],
-        )
+        differ("not read", [some(values)], strange=strange[0], case=case)
     return [index[v] for v in values]
 
 
 def _dealt(shares: list[list[int]], n: int, workers: Workers, case: str) -> None:
     got = by_rank([some(share, 14) for share in shares])
-    expected = f"each of {samples(n)} once, over all ranks and workers"
-    counted = Counter(sum(shares, []))
-    missing = [i for i in range(n) if i not in counted]
+    times = Counter(sum(shares, []))
+    missing = [i for i in range(n) if i not in times]
+    facts = {"n": n, "case": case}
     for rank, share in enumerate(shares):
-        if max(Counter(share).values(), default=0) > 1:
-            often = max(Counter(share).values())
-            raise Difference(
-                "workers repeat",
-                f"On rank {rank} its {workers_of(workers, rank)} workers give a sample {often} times ({case}).",
-                expected,
-                got,
-            )
-    if max(counted.values(), default=0) > 1:
-        raise Difference("ranks repeat", f"{max(counted.values())} ranks give the same sample ({case}).", expected, got)
-    if missing or set(counted) - set(range(n)):
-        raise Difference("missed", f"No rank gives {len(missing)} of {samples(n)} ({case}).", expected, got)
+        often = max(Counter(share).values(), default=0)
+        of_rank = {"rank": rank, "workers": workers_of(workers, rank), "often": often}
+        require(often <= 1, "workers repeat", got, **of_rank, **facts)
+    most = max(times.values(), default=0)
+    require(most <= 1, "ranks repeat", got, most=most, **facts)
+    require(not missing and not set(times) - set(range(n)), "missed", got, missing=len(missing), **facts)
     sizes = [len(share) for share in shares]
-    if max(sizes) - min(sizes) > 1:
-        raise Difference(
-            "uneven ranks",
-            f"One rank has {max(sizes)} samples and another {min(sizes)} ({case}).",
-            "shares that differ by one at most",
-            got,
-        )
+    require(max(sizes) - min(sizes) <= 1, "uneven ranks", got, most=max(sizes), least=min(sizes), **facts)
 
 
 SCRIPT = "2686ae034622"  # the loop as it's handed out

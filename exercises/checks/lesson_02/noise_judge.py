@@ -8,9 +8,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from course_utils.show.units import counted
-
-from ..judging import Answer, Difference
+from ..judging import Answer, differ, require
 from .cases import AUGMENTED, EPOCHS, UNIT, noises
 
 Noise = list[list[int]]  # for each image its numbers, in units of `UNIT`
@@ -125,87 +123,35 @@ def _most_of(noise: list[int]) -> Iterable[tuple[int, ...]]:
 
 def decide(found: dict[str, Any]) -> None:
     """Raise the first `Difference`; `found` is from `compare`."""
-    expected = "noise that depends on seed, epoch and index, and on nothing else"
     pairs = found["pairs"]
     across = [(a, b) for a, b in pairs if a[0] != b[0] and a[1] != b[1]]
     if len(pairs) > 2 and all(a[0] == b[0] for a, b in pairs[:3]):
-        raise Difference(
-            "same for all",
-            f"In epoch {pairs[0][0][0]} images {pairs[0][0][1]} and {pairs[0][1][1]} get the same noise.",
-            expected,
-        )
-    if any(a[1] == b[1] for a, b in pairs):
-        raise Difference("same every epoch", "An image gets the same noise in epoch 0 and in a later one.", expected)
-    if found["touched"]:
-        raise Difference(
-            "global state",
-            f"Loading changed the global random state of {' and '.join(found['touched'])}.",
-            "a generator of its own: dropout and the sampler use the global one",
-        )
-    if not found["elsewhere"]:
-        raise Difference("another process", "Another process, asked for the same images, gets other noise.", expected)
+        (epoch, one), (_, other) = pairs[0]
+        differ("same for all", epoch=epoch, one=one, other=other)
+    require(all(a[1] != b[1] for a, b in pairs), "same every epoch")
+    require(not found["touched"], "global state", touched=" and ".join(found["touched"]))
+    require(found["elsewhere"], "another process", how="another")
     if found["workers"]:
-        n = found["workers"][0]
-        raise Difference(
-            "workers matter", f"With {counted(n, 'worker')} the images get other noise than with none.", expected
-        )
-    if not found["order"]:
-        raise Difference(
-            "order matters", "Asked for in another order, or once more, the images get other noise.", expected
-        )
+        differ("workers matter", workers=found["workers"][0])
+    require(found["order"], "order matters")
     if across:
-        a, b = across[0]
-        raise Difference(
-            "sums collide",
-            f"Image {a[1]} in epoch {a[0]} gets the noise of image {b[1]} in epoch {b[0]}; so do {len(across) - 1}"
-            " others.",
-            expected,
+        (epoch, image), (other_epoch, other) = across[0]
+        others = len(across) - 1
+        differ(
+            "sums collide", how="epochs", image=image, epoch=epoch, other=other, other_epoch=other_epoch, others=others
         )
-    if not found["seed"]:
-        raise Difference("seed ignored", "seed=0 and seed=1 give the same noise.", expected)
+    require(found["seed"], "seed ignored")
     _normal(found)
-    if found["collision"]:
-        (seed, epoch, index), (seed_too, epoch_too, index_too) = found["collision"]
-        raise Difference(
-            "sums collide",
-            f"Image {index} in epoch {epoch} with seed={seed} gets the noise of image {index_too} in epoch {epoch_too} "
-            f"with seed={seed_too}.",
-            expected,
-        )
-    if found["borrowed"]:
-        (seed, epoch, index), (seed_too, epoch_too, index_too) = found["borrowed"]
-        raise Difference(
-            "borrowed",
-            f"Image {index_too} in epoch {epoch_too} with seed={seed_too} gets numbers of image {index} in epoch"
-            f" {epoch} with seed={seed}, with other signs or in other places.",
-            "noise of its own",
-        )
-    if not found["salted"]:
-        raise Difference(
-            "another process",
-            "In another process the images get other noise: the `hash` of a text is another one in each.",
-            expected,
-        )
-    if not found["images"]:
-        raise Difference("images matter", "With other images, and fewer of them, the noise is another one.", expected)
-    if found["repeats"] > 40:  # of 192; rounded numbers may meet by chance
-        raise Difference(
-            "repeats inside",
-            f"Within one image {found['repeats']} numbers of the noise repeat others.",
-            "noise of its own for each number of an image",
-        )
+    for how, symptom in (("collision", "sums collide"), ("borrowed", "borrowed")):
+        if found[how]:
+            names = ("seed", "epoch", "index", "other_seed", "other_epoch", "other")
+            differ(symptom, how="seeds", **dict(zip(names, sum(map(list, found[how]), []), strict=True)))
+    require(found["salted"], "another process", how="salted")
+    require(found["images"], "images matter")
+    require(found["repeats"] <= 40, "repeats inside", n=found["repeats"])  # of 192; rounded numbers may meet by chance
 
 
 def _normal(found: dict[str, Any]) -> None:
-    if abs(found["mean"]) > 0.05 or abs(found["std"] - 1) > 0.05:
-        raise Difference(
-            "not normal",
-            f"The noise has mean {found['mean']:.2f} and standard deviation {found['std']:.2f}.",
-            "mean 0 and standard deviation 1",
-        )
-    if not 0.03 < found["beyond"] < 0.06:
-        raise Difference(
-            "not normal",
-            f"Of the noise, {found['beyond']:.1%} lies further than 2 from 0.",
-            "4.6%, as with a standard normal distribution",
-        )
+    ok = abs(found["mean"]) <= 0.05 and abs(found["std"] - 1) <= 0.05
+    require(ok, "not normal", how="moments", mean=found["mean"], std=found["std"])
+    require(0.03 < found["beyond"] < 0.06, "not normal", how="tails", beyond=found["beyond"])
