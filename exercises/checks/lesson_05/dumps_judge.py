@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ..judging import Answer, Difference
+from ..judging import Answer, differ
 from .dumps import KINDS, Dumps, Fault, cases
-
-EXPECTED = "(rank, number, line) of the first collective in which one rank differs from the others"
 
 
 def judge_dumps(answer: Answer) -> list[str]:
@@ -26,7 +24,7 @@ def _differs(kind: str, dumps: Dumps, fault: Fault | None, got: tuple[int, ...] 
     case = f"{kind}, {len(dumps)} ranks"
     said = [f"the answer: {got}", f"right: {fault}"]
     if got is None:
-        raise Difference("missed", f"The answer finds no fault, and there is one ({case}).", EXPECTED, said)
+        differ("missed", said, case=case)
     rank, number, line = got
     if fault is None:
         symptom = "sees a fault"
@@ -34,7 +32,7 @@ def _differs(kind: str, dumps: Dumps, fault: Fault | None, got: tuple[int, ...] 
             symptom = "groups"
         elif any(dump and dump[0]["number"] > 1 for dump in dumps):
             symptom = "forgotten"
-        raise Difference(symptom, f"The answer finds a fault, and all ranks agree ({case}).", "None", said)
+        differ(symptom, said, how="none", case=case)
     if (rank, number) != fault[:2]:
         if kind.startswith("two groups") or kind == "a group of the last ranks":
             symptom = "groups"
@@ -46,5 +44,5 @@ def _differs(kind: str, dumps: Dumps, fault: Fault | None, got: tuple[int, ...] 
             symptom = "number"
         else:
             symptom = "rank"
-        raise Difference(symptom, f"The answer blames rank {rank} at number {number} ({case}).", EXPECTED, said)
-    raise Difference("line", f"The rank and the number are right, and line {line} isn't ({case}).", EXPECTED, said)
+        differ(symptom, said, how="other", rank=rank, number=number, case=case)
+    differ("line", said, line=line, case=case)

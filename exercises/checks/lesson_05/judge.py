@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, by_rank, some
+from ..judging import Answer, Exercise, by_rank, differ, require, some
 from .cases import sum_cases
 from .convert_judge import judge_convert
 from .dumps_judge import judge_dumps
@@ -25,12 +25,7 @@ def judge_few_messages(answer: Answer) -> list[str]:
         case = f"a tensor of shape {shape} and type {dtype} on {counted(ranks, 'rank')}"
         _no_library(seen, case)
         _sum_everywhere(seen, case, list(shape), dtype)
-        if not all(s["beside"] for s in seen):
-            raise Difference(
-                "beside",
-                f"The answer writes past the ends of its tensor, which is a part of a larger one ({case}).",
-                "nothing changes but the tensor's own numbers",
-            )
+        require(all(s["beside"] for s in seen), "beside", case=case)
         _messages(seen, ranks, math.prod(shape), case)
     return [
         (
@@ -43,12 +38,7 @@ def judge_few_messages(answer: Answer) -> list[str]:
 
 def _no_library(seen: list[dict[str, Any]], case: str) -> None:
     others = sorted({name for s in seen for name in s["others"]})
-    if others:
-        raise Difference(
-            "library",
-            f"The answer calls {some(others)} ({case}).",
-            "only messages: isend, irecv, send, recv, batch_isend_irecv",
-        )
+    require(not others, "library", others=some(others), case=case)
 
 
 def _right(got: dict[str, Any], wanted: list[Any], shape: list[int], dtype: str, off: float) -> int:
@@ -74,51 +64,26 @@ def _sum_everywhere(seen: list[dict[str, Any]], case: str, shape: list[int], dty
     share = [count / len(total) for count in right]
     if all(part == 1 for part in share):
         again = [_right(s["again"], [n * v for v in total], shape, dtype, 10 * off) for s in seen]
-        if min(again) < len(total):
-            raise Difference(
-                "second time",
-                f"The first call gives the sum; a second call, on its result, doesn't ({case}).",
-                "the sum, however often it is called",
-                by_rank([f"{count} of {len(total)} numbers are the sum" for count in again]),
-            )
+        got = by_rank([f"{count} of {len(total)} numbers are the sum" for count in again])
+        require(min(again) == len(total), "second time", got, case=case)
         return
-    expected = "the sum over all ranks, on every rank, in the tensor itself"
-    if all(s["after"] == s["before"] for s in seen) and n > 1:
-        raise Difference("unchanged", f"After the call the tensor is what it was before ({case}).", expected, got)
+    require(any(s["after"] != s["before"] for s in seen) or n == 1, "unchanged", got, case=case)
     nearly = {"int64": 2**40, "int32": 2**12}.get(dtype, 1e-2)
-    if all(_right(s["after"] | {"dtype": dtype}, total, shape, dtype, nearly) == len(total) for s in seen):
-        raise Difference(
-            "another type",
-            f"The sum is right in its first digits only: on the way the numbers weren't {dtype} ({case}).",
-            expected,
-            got,
-        )
-    if any(part == 1 for part in share):
-        raise Difference("not everywhere", f"Only some ranks hold the whole sum ({case}).", expected, got)
-    if all(0 < part < 1 for part in share) and abs(sum(share) - 1) < 0.35:
-        raise Difference("half way", f"Each rank holds a part of the sum, and misses the rest ({case}).", expected, got)
-    raise Difference("wrong sum", f"The tensor does not hold the sum ({case}).", expected, got)
+    first = all(_right(s["after"] | {"dtype": dtype}, total, shape, dtype, nearly) == len(total) for s in seen)
+    require(not first, "another type", got, dtype=dtype, case=case)
+    require(all(part < 1 for part in share), "not everywhere", got, case=case)
+    half_way = all(0 < part < 1 for part in share) and abs(sum(share) - 1) < 0.35
+    differ("half way" if half_way else "wrong sum", got, case=case)
 
 
 def _messages(seen: list[dict[str, Any]], ranks: int, numbers: int, case: str) -> None:
     sent, wanted = [s["sent"] for s in seen], 2 * (ranks.bit_length() - 1)
     carried, most = [s["numbers"] for s in seen], 2 * (ranks - 1) * math.ceil(numbers / ranks)
     got = by_rank([f"{count} messages with {size} numbers" for count, size in zip(sent, carried, strict=True)])
-    if max(carried) > most:
-        raise Difference(
-            "too many numbers",
-            f"A rank sends {max(carried)} numbers of a tensor with {numbers} ({case}).",
-            f"at most {most}: 2 (n - 1) / n times the tensor, with room for a part that's one number longer",
-            got,
-        )
-    if set(sent) != {wanted}:
-        ring = set(sent) == {2 * (ranks - 1)} and ranks > 2
-        raise Difference(
-            "a ring" if ring else "messages",
-            f"A rank sends {max(sent)} messages ({case})." + " That's a ring." * ring,
-            f"2 log2(n) = {wanted} from every rank",
-            got,
-        )
+    fits = max(carried) <= most
+    require(fits, "too many numbers", got, carried=max(carried), numbers=numbers, most=most, case=case)
+    ring = set(sent) == {2 * (ranks - 1)} and ranks > 2
+    require(set(sent) == {wanted}, "a ring" if ring else "messages", got, sent=max(sent), wanted=wanted, case=case)
 
 
 SCRIPT = "0a75bc521dec"  # the loop of 05.1 as the notebook hands it out; a test compares it
