@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Got, gap, some
+from ..judging import Answer, Got, differ, gap, require, some
 from .bounded import Bounded, Said
 from .cases import SHAPE, ServerCase, server_cases
 
@@ -68,12 +68,7 @@ def decide(case: ServerCase, given: dict[str, Any], seen: list[dict[str, Any]], 
             _what(version, found, server.version, asked[trainer], weights, f"trainer {trainer}, {words}", got)
         _age(said.age, told["age"], server.version - 1, (read_at, asked.get(int(call[1:]), 0)), words, got)
         if told["changed"]:
-            raise Difference(
-                "shared",
-                f"The weights that trainer {told['changed'][0]} was given have changed in its hands ({words}).",
-                "a copy of its own for everybody who reads",
-                got,
-            )
+            differ("shared", got, how="changed", trainer=told["changed"][0], case=words)
 
 
 def _line(told: dict[str, Any]) -> str:
@@ -103,22 +98,13 @@ def _who(
 ) -> None:
     """The right trainers are answered."""
     answered = {trainer for trainer, *_ in told["answers"]}
+    facts = {"ahead": server.ahead, "made": _made(server), "case": words}
     if early := sorted(answered - said.answers.keys()):
-        raise Difference(
-            "too early",
-            f"Trainer {early[0]} is answered, and is {server.lead(early[0])} ahead of the slowest ({words}).",
-            f"no answer until it's at most {server.ahead} ahead; updates so far: {_made(server)}",
-            got,
-        )
+        differ("too early", got, trainer=early[0], lead=server.lead(early[0]), **facts)
     if missing := sorted(said.answers.keys() - answered):
         kind, trainer = call[0], missing[0]
         symptom = "not at once" if kind == "r" else "left" if kind == "l" else "one of several" if answered else "never"
-        raise Difference(
-            "one too few" if strict else symptom,
-            f"Trainer {trainer} waits, and is only {server.lead(trainer)} ahead of the slowest ({words}).",
-            f"an answer as soon as it's at most {server.ahead} ahead; updates so far: {_made(server)}",
-            got,
-        )
+        differ("one too few" if strict else symptom, got, trainer=trainer, lead=server.lead(trainer), **facts)
 
 
 def _made(server: Bounded) -> str:
@@ -132,33 +118,12 @@ def _what(
     right = gap(found, weights[newest]) == 0
     if right and version == newest:
         return
-    if any(value != value for value in found):
-        raise Difference(
-            "shared",
-            f"An answer holds NaN ({words}). The check wrote that into tensors that it had given, or been given.",
-            "the server has a copy of the weights it was given, and each answer is a copy, too",
-            got,
-        )
-    if asked < newest and gap(found, weights[asked]) == 0:
-        raise Difference(
-            "old weights",
-            f"Somebody waits from version {asked} to version {newest}, and gets weights of version {asked} ({words}).",
-            "the newest weights: those of the moment when it's answered",
-            got,
-        )
-    if right:
-        raise Difference(
-            "version",
-            f"The weights in an answer are those of version {newest}, and it says {version} ({words}).",
-            f"{newest}: how many updates the weights have had",
-            got,
-        )
-    raise Difference(
-        "weights",
-        f"The weights in an answer aren't those of version {newest} ({words}).",
-        "after each update weights - lr * gradient",
-        [f"first weight: {found[0]:g}, expected {weights[newest][0]:g}, at the start {weights[0][0]:g}"],
-    )
+    facts = {"case": words, "newest": newest, "version": version, "asked": asked}
+    require(all(value == value for value in found), "shared", got, how="nan", **facts)
+    require(asked >= newest or gap(found, weights[asked]) != 0, "old weights", got, **facts)
+    require(not right, "version", got, **facts)
+    first = f"first weight: {found[0]:g}, expected {weights[newest][0]:g}, at the start {weights[0][0]:g}"
+    differ("weights", [first], **facts)
 
 
 def _age(right: int | None, age: int | None, found: int, versions: tuple[int, int], words: str, got: list[Got]) -> None:
@@ -170,9 +135,4 @@ def _age(right: int | None, age: int | None, found: int, versions: tuple[int, in
     symptom = "age of the question" if asked < given and age == found - asked else "age"
     if found == 0 and age == 1:
         symptom = "age with its own"
-    raise Difference(
-        symptom,
-        f"An update returns an age of {age} ({words}).",
-        f"{right}: the weights were read at version {given}, and have had {right} updates by others since",
-        got,
-    )
+    differ(symptom, got, age=age, case=words, right=right, given=given)

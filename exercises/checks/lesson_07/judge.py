@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ..judging import Answer, Difference, Exercise, by_rank, some
+from ..judging import Answer, Exercise, by_rank, differ, require, some
 from . import overwritten
 from .bounded_judge import judge_bounded
 from .cases import ADDITIONS, logs
@@ -24,13 +24,9 @@ def judge_overwritten(answer: Answer) -> list[str]:
     found = [dict(pairs) for pairs in answer.on_ranks("overwritten", ranks=1, given=in_order + mixed)[0]["found"]]
     for i, log in enumerate(in_order):
         decide_overwritten(log, found[i])
-        if found[i + len(in_order)] != found[i]:
-            raise Difference(
-                "order of lines",
-                f"The same {len(log)} lines in another order give another answer.",
-                _pairs(found[i]),
-                [_pairs(found[i + len(in_order)]), f"log: {some(mixed[i], SHOWN)}"],
-            )
+        again = found[i + len(in_order)]
+        got = [_pairs(again), f"log: {some(mixed[i], SHOWN)}"]
+        require(again == found[i], "order of lines", got, lines=len(log), first=_pairs(found[i]))
     return [
         f"{len(in_order)} logs of up to {max(map(len, in_order))} lines, each in two orders: all updates that are lost",
         "also those that stand on a lost one, and none that came back",
@@ -46,15 +42,11 @@ def decide_overwritten(log: overwritten.Log, found: dict[int, int]) -> None:
     right = overwritten.lost(log)
     if found == right:
         return
-    got = [_pairs(found), f"log: {some(log, SHOWN)}"]
+    got, facts = [_pairs(found), f"log: {some(log, SHOWN)}"], {"lines": len(log), "right": _pairs(right)}
     if found.keys() == right.keys():
         version = min(v for v in right if found[v] != right[v])
-        raise Difference(
-            "first time" if found == overwritten.first_time(log) else "who",
-            f"Update {version} wasn't taken out for good by trainer {found[version]} ({len(log)} lines).",
-            _pairs(right),
-            got,
-        )
+        symptom = "first time" if found == overwritten.first_time(log) else "who"
+        differ(symptom, got, version=version, trainer=found[version], **facts)
     known = {
         "came back": overwritten.overwritten_once,
         "built on": overwritten.unread,
@@ -62,12 +54,7 @@ def decide_overwritten(log: overwritten.Log, found: dict[int, int]) -> None:
     }
     symptom = next((name for name, way in known.items() if found.keys() == way(log)), "which")
     more, less = sorted(found.keys() - right.keys()), sorted(right.keys() - found.keys())
-    what = (
-        f"update {more[0]} is lost, and the last version has it"
-        if more
-        else f"nothing of update {less[0]}, which the last version lacks"
-    )
-    raise Difference(symptom, f"The answer says {what} ({len(log)} lines).", _pairs(right), got)
+    differ(symptom, got, how="more" if more else "less", version=(more or less)[0], **facts)
 
 
 # --- 07.4 -------------------------------------------------------------------------------------------------------------
@@ -77,28 +64,12 @@ def judge_racing(answer: Answer) -> list[str]:
     told = answer.on_ranks("counters.racing", ranks=PROCESSES)
     total, together = PROCESSES * ADDITIONS, told[0]["together"]
     alone = [t["alone"] for t in told]
-    if any(a != ADDITIONS for a in alone):
-        raise Difference(
-            "wrong alone",
-            f"One process alone adds {ADDITIONS} times, and the counter says {alone[0]}.",
-            f"{ADDITIONS}: alone nothing is lost",
-            by_rank(alone),
-        )
-    kept = [t["interrupted"] for t in told]
-    if any(k is not None and k < 1000 * (ADDITIONS - 1) for k in kept):
-        raise Difference(
-            "reads once",
-            f"Another process added 1000 after each of the writes, and the counter says {kept[0]} at the end: it was"
-            " not read again before each write.",
-            f"at least {1000 * (ADDITIONS - 1)}: each addition reads what is there, and writes that plus 1",
-            by_rank(kept),
-        )
-    if together > total / 2:
-        raise Difference(
-            "too few lost",
-            f"{PROCESSES} processes made {total} additions, and {total - together} were lost.",
-            f"at least {total // 2} lost",
-        )
+    require(all(a == ADDITIONS for a in alone), "wrong alone", by_rank(alone), times=ADDITIONS, count=alone[0])
+    kept, least = [t["interrupted"] for t in told], 1000 * (ADDITIONS - 1)
+    again = all(k is None or k >= least for k in kept)
+    require(again, "reads once", by_rank(kept), count=kept[0], least=least)
+    lost = total - together
+    require(together <= total / 2, "too few lost", processes=PROCESSES, total=total, lost=lost, half=total // 2)
     return [
         f"alone it counts to {ADDITIONS}; {PROCESSES} processes made {total} additions at once, and {total - together}"
         " of them were lost"
@@ -111,40 +82,14 @@ def judge_mended(answer: Answer) -> list[str]:
     taken = [t["taken"] for t in told]
     alone = [t["alone"] for t in told]
     for times, count in ((0, alone[0][0]), (5, next((a[1] for a in alone if a[1] != 5), 5))):
-        if count != times and any(taken):
-            raise Difference(
-                "wrong alone",
-                f"One process alone adds {times} times, and the counter says {count}.",
-                str(times),
-                by_rank([f"{b} after 5 additions" for _, b in alone]),
-            )
-    if not any(taken):
-        raise Difference(
-            "no lock",
-            f"The lock that you were given was never taken, and {total - together} of {total} additions were lost.",
-            "all processes take the same lock",
-        )
-    if together != total:
-        raise Difference(
-            "lost",
-            f"{PROCESSES} processes made {total} additions, and the counter says {together}.",
-            str(total),
-            by_rank([f"took the lock {t} times" for t in taken]),
-        )
-    if min(taken) < ADDITIONS:
-        raise Difference(
-            "held",
-            f"A process took the lock {min(taken)} times for {ADDITIONS} additions: the others had to wait for all of"
-            " them.",
-            "the lock is held for one addition at a time",
-            by_rank([f"took the lock {t} times" for t in taken]),
-        )
-    if (most := max(t["most"] for t in told)) > 1:
-        raise Difference(
-            "held",
-            f"A process took the lock {min(taken)} times, and added {most} while it had it once.",
-            "the lock is held for one addition at a time",
-        )
+        got = by_rank([f"{b} after 5 additions" for _, b in alone])
+        require(count == times or not any(taken), "wrong alone", got, times=times, count=count)
+    require(any(taken), "no lock", lost=total - together, total=total)
+    got = by_rank([f"took the lock {t} times" for t in taken])
+    require(together == total, "lost", got, processes=PROCESSES, total=total, count=together)
+    most, facts = max(t["most"] for t in told), {"taken": min(taken), "additions": ADDITIONS}
+    require(min(taken) >= ADDITIONS, "held", got, how="for all", **facts)
+    require(most <= 1, "held", how="once", most=most, **facts)
     return [
         f"{PROCESSES} processes made {total} additions at once, and none was lost",
         "the lock is held for one addition at a time",

@@ -5,15 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ..judging import Answer, Difference, by_rank, gap
+from ..judging import Answer, by_rank, differ, gap, require
 from .cases import SgdCase, sgd_cases
 
 ROUNDING = 1e-9  # in double precision right answers differ by 1e-16, and every mistake here by more than 1e-5
-KNOWN = {
-    "forgotten": "A rank's momentum is forgotten after each round",
-    "averaged": "The momentum is averaged, too",
-    "no momentum": "The steps have no momentum",
-}
+KNOWN = ("forgotten", "averaged", "no momentum")  # mistakes that have twins
 
 
 def judge_local_sgd(answer: Answer) -> list[str]:
@@ -57,26 +53,17 @@ def decide(seen: list[dict[str, Any]], twin: dict[str, Any], case: SgdCase) -> N
         else:
             _together(seen, sent, step, case)
     _twin(seen, twin, case)
-    if steps % every == 0 and steps > every and sent[0][-1] > 1.5 * sent[0][every - 1]:
-        raise Difference(
-            "twice",
-            f"After the last round, which is a whole one, there are two averages ({_words(case)}). The result is right,"
-            " and one of them was for nothing.",
-            "one average after each round",
-            [f"rank 0: {sent[0][every - 1]} bytes after the first round, {sent[0][-1]} after the last"],
-        )
+    if steps % every == 0 and steps > every:
+        first, last = sent[0][every - 1], sent[0][-1]
+        got = [f"rank 0: {first} bytes after the first round, {last} after the last"]
+        require(last <= 1.5 * first, "twice", got, case=_words(case))
 
 
 def _counts(seen: list[dict[str, Any]], case: SgdCase) -> None:
     steps = case[1]
     counts = [(len(s["forward"]), len(s["step"])) for s in seen]
-    if any(count != (steps, steps) for count in counts):
-        raise Difference(
-            "steps",
-            f"A rank doesn't make one step of SGD for each of its batches ({_words(case)}).",
-            f"{steps} forwards of the model that was given, each followed by a step",
-            by_rank([f"{forwards} forwards, {made} steps" for forwards, made in counts]),
-        )
+    got = by_rank([f"{forwards} forwards, {made} steps" for forwards, made in counts])
+    require(all(count == (steps, steps) for count in counts), "steps", got, steps=steps, case=_words(case))
 
 
 def _start(seen: list[dict[str, Any]], case: SgdCase) -> None:
@@ -85,12 +72,7 @@ def _start(seen: list[dict[str, Any]], case: SgdCase) -> None:
         return
     own = [gap(s["forward"][0], s["start"]) <= ROUNDING for s in seen]
     begin = ["rank 0's" if o <= ROUNDING else "its own" if mine else "others" for o, mine in zip(off, own, strict=True)]
-    raise Difference(
-        "different start" if all(own) else "start",
-        f"Not all ranks begin with the weights of rank 0 ({_words(case)}).",
-        "rank 0's on every rank, before the first step",
-        by_rank(begin),
-    )
+    differ("different start" if all(own) else "start", by_rank(begin), case=_words(case))
 
 
 def _alone(sent: list[list[int]], step: int, case: SgdCase) -> None:
@@ -99,12 +81,8 @@ def _alone(sent: list[list[int]], step: int, case: SgdCase) -> None:
     if not any(here):
         return
     always = all(all(own) for own in sent)
-    raise Difference(
-        "every step" if always else "wrong moment",
-        f"Something is sent {'in every step' if always else f'after step {step + 1}'} ({_words(case)}).",
-        f"nothing before step {min(case[1], (step // case[2] + 1) * case[2])} is done, where a round ends",
-        by_rank([f"{nbytes} bytes in step {step + 1}" for nbytes in here]),
-    )
+    end, got = min(case[1], (step // case[2] + 1) * case[2]), by_rank([f"{n} bytes in step {step + 1}" for n in here])
+    differ("every step" if always else "wrong moment", got, step=step + 1, end=end, case=_words(case))
 
 
 def _together(seen: list[dict[str, Any]], sent: list[list[int]], step: int, case: SgdCase) -> None:
@@ -119,43 +97,19 @@ def _together(seen: list[dict[str, Any]], sent: list[list[int]], step: int, case
         in_step = any(s["sent by step"][step] > s["sent by forward"][step] for s in seen)
         silent = not any(own[step] for own in sent)
         symptom = "last round" if silent and rest else "never" if silent else "gradients" if in_step else "not alike"
-        what = {
-            "last round": "The last round, a shorter one, is never averaged",
-            "never": "A round is over and nothing is sent",
-            "gradients": "What's averaged here is the gradients of one step",
-            "not alike": "Something is sent",
-        }
-        raise Difference(
-            symptom,
-            f"{what[symptom]}, and the ranks hold different weights: they differ by {apart:.2g} ({words}).",
-            "the mean of all ranks' weights, on every rank",
-        )
+        differ(symptom, apart=apart, case=words)
     mean = [sum(values) / ranks for values in zip(*before, strict=True)]
     if gap(now[0], mean) <= ROUNDING:
         return
     known = [("sum", [ranks * value for value in mean]), *(("one rank's", own) for own in before)]
     symptom = next((name for name, weights in known if gap(now[0], weights) <= ROUNDING), "not the mean")
-    whose = {"sum": "the sum of them", "one rank's": "the weights of one of them"}.get(symptom, "something else")
-    raise Difference(
-        symptom,
-        f"All ranks agree, on {whose} ({words}).",
-        "the mean of what the ranks had",
-        [f"off by {gap(now[0], mean):.2g}"],
-    )
+    differ(symptom, [f"off by {gap(now[0], mean):.2g}"], case=words)
 
 
 def _twin(seen: list[dict[str, Any]], twin: dict[str, Any], case: SgdCase) -> None:
     weights = [s["forward"] + s["end"] for s in seen]
     if gap(weights, twin[""]) <= ROUNDING:
         return
-    for how, what in KNOWN.items():
-        if gap(weights, twin[how]) <= ROUNDING:
-            raise Difference(
-                "momentum", f"{what} ({_words(case)}).", "each rank's own, from its first step to its last"
-            )
-    raise Difference(
-        "weights",
-        f"The ranks average at the right moments, and their own steps aren't right ({_words(case)}).",
-        "the steps of SGD that the script makes, each with its batch",
-        [f"off by {gap(weights, twin['']):.2g}"],
-    )
+    for how in KNOWN:
+        require(gap(weights, twin[how]) > ROUNDING, "momentum", how=how, case=_words(case))
+    differ("weights", [f"off by {gap(weights, twin['']):.2g}"], case=_words(case))
