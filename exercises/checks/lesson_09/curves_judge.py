@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from itertools import permutations
 
-from ..judging import Answer, Difference
+from ..judging import Answer, differ, require
 from .cases import EACH, ONE, PLAIN, PROGRAMS, SECOND, CurveModel, curve_models
 
 # Symptoms by (the program that made the curve, the answer), the first that occurs is told. Of few blocks alone there's
@@ -65,31 +65,18 @@ def decide(curves: list[Curve]) -> None:
 
     curves = sorted(curves, key=shown_first)
     for curve in curves:
-        if curve.said not in PROGRAMS:
-            raise Difference(
-                "name", f"{curve.said!r:.60} is none of the four names.", f"one of {', '.join(map(repr, PROGRAMS))}"
-            )
+        require(curve.said in PROGRAMS, "name", said=f"{curve.said!r:.60}", names=", ".join(map(repr, PROGRAMS)))
     wrong = [curve for curve in curves if curve.said != curve.program]
     if not wrong:
         return
-    if len({curve.said for curve in curves}) == 1:
-        raise Difference(
-            "always",
-            f'The answer is "{wrong[0].said}" for each of {len(curves)} curves.',
-            "each program made a quarter of them",
-        )
+    require(len({curve.said for curve in curves}) > 1, "always", said=wrong[0].said, curves=len(curves))
     _same_at_any_size(curves)
     found = {SYMPTOMS[curve.program, curve.said]: curve for curve in reversed(wrong)}
     symptom = next(name for name in SYMPTOMS.values() if name in found)
     if all(curve.blocks <= FEW for curve in wrong):
         symptom, found = "few blocks", {"few blocks": wrong[0]}
     curve = found[symptom]
-    raise Difference(
-        symptom,
-        f'The answer is "{curve.said}" for this curve of a model with {curve.blocks} blocks.',
-        f'"{curve.program}"',
-        _told(curve),
-    )
+    differ(symptom, _told(curve), said=curve.said, blocks=curve.blocks, program=curve.program)
 
 
 def _same_at_any_size(curves: list[Curve]) -> None:
@@ -104,13 +91,8 @@ def _same_at_any_size(curves: list[Curve]) -> None:
     if not pairs:
         return
     times, small, large = max(pairs, key=lambda pair: pair[0])
-    raise Difference(
-        "scale",
-        f'The same model and program, and a batch {times} times as large: the answer is "{small.said}", and then'
-        f' "{large.said}".',
-        f'"{small.program}" for both: all numbers are {times} times as large, and the shape is the same',
-        [*_told(small), *_told(large)],
-    )
+    got = [*_told(small), *_told(large)]
+    differ("scale", got, times=times, small=small.said, large=large.said, program=small.program)
 
 
 def _told(curve: Curve) -> list[str]:

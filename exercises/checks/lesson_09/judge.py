@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from itertools import combinations
 
-from ..judging import Answer, Difference, Exercise, apart_all, some
+from ..judging import Answer, Exercise, apart_all, differ, require, some
 from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, random_blocks, random_jobs
 from .curves_judge import judge_curves
 from .killed_judge import judge_killed
@@ -59,30 +59,21 @@ def judge_choose(answer: Answer) -> list[str]:
         if kept in [c[0] for c in cases[len(CHOOSE_CASES) :]]:
             case += f"; forward takes {some(seconds, 12)} s"
         if chosen is None:
-            if best is not None:
-                raise Difference("too careful", f"The answer is None ({case}).", "a choice that fits: there is one")
+            require(best is None, "too careful", case=case)
             continue
-        got = [f"recomputed: {some(chosen, 12)}"]
-        if len(set(chosen)) < len(chosen) or any(not 0 <= i < len(kept) for i in chosen):
-            raise Difference(
-                "indices",
-                f"These aren't all indices of {len(kept)} blocks ({case}).",
-                f"each at most once, from 0 to {len(kept) - 1}",
-                got,
-            )
+        got, blocks = [f"recomputed: {some(chosen, 12)}"], len(kept)
+        ok = len(set(chosen)) == len(chosen) and all(0 <= i < blocks for i in chosen)
+        require(ok, "indices", got, blocks=blocks, last=blocks - 1, case=case)
         total = held(kept, inputs, chosen)
+        facts = {"total": total, "limit": limit, "case": case}
         if best is None:
-            raise Difference("does not fit", f"Your choice holds {total} bytes ({case}).", "None: nothing fits", got)
+            differ("does not fit", got, how="nothing", **facts)
         if total > limit:
-            symptom = _why_too_much(kept, inputs, seconds, limit, chosen, best)
-            raise Difference(symptom, f"Your choice holds {total} bytes ({case}).", f"at most {limit}", got)
+            differ(_why_too_much(kept, inputs, seconds, limit, chosen, best), got, how="limit", **facts)
         cost = sum(seconds[i] for i in chosen)
         if cost > best + 1e-9:
-            symptom = "all" if len(chosen) == len(kept) else "not the best"
             [least_s], [cost_s] = apart_all([best], [cost])
-            raise Difference(
-                symptom, f"The step takes {cost_s} s longer ({case}).", f"{least_s} s, with another choice", got
-            )
+            differ("all" if len(chosen) == blocks else "not the best", got, cost=cost_s, least=least_s, case=case)
     return [
         (
             f"{len(cases)} models of 1 to {max(len(c[0]) for c in cases)} blocks: everything fits,"
@@ -113,24 +104,16 @@ def judge_often(answer: Answer) -> list[str]:
                 step - step % every: "the safe ones",
                 every: "always all",
             }
-            raise Difference(
-                known.get(value, "again"),
-                f"You say {value} steps are done again ({words}).",
-                str(step % every),
-                [str(value)],
-            )
+            differ(known.get(value, "again"), [str(value)], value=value, case=words, right=step % every)
     for case, value in zip(jobs, told["numbers"], strict=True):
         step_s, save_s, failure_s = case
         about = (2 * save_s * failure_s) ** 0.5
         best = min(range(max(1, int(about / step_s) - 2), int(about / step_s) + 4), key=lambda n: lost(n, *case))
         words = f"a step of {step_s:g} s, a save of {save_s:g} s, a failure every {failure_s:g} s"
         shares = apart_all([100 * lost(best, *case)], [100 * lost(value, *case)] if value > 0 else [0.0])
-        expected, got = (
-            f"{best} steps ({shares[0][0]}% lost)",
-            [f"{value} steps" + (f" ({shares[1][0]}% lost)" if value > 0 else "")],
-        )
-        if value < 1:
-            raise Difference("none", f"The answer is {value} ({words}).", expected, got)
+        got = [f"{value} steps" + (f" ({shares[1][0]}% lost)" if value > 0 else "")]
+        facts = {"value": value, "best": best, "share": shares[0][0], "case": words}
+        require(value >= 1, "none", got, **facts)
         if lost(value, *case) > lost(best, *case) * (1 + 1e-9):
             wrong = [
                 (about, "seconds"),
@@ -139,7 +122,7 @@ def judge_often(answer: Answer) -> list[str]:
             ]
             beside = abs(value - about / step_s) < 1 or abs(value - best) <= 1
             symptom = "rounded" if beside else next((name for n, name in wrong if abs(value - n) <= 1), "interval")
-            raise Difference(symptom, f"Another number of steps loses less ({words}).", expected, got)
+            differ(symptom, got, **facts)
     return [
         f"{len(kills)} kills: the steps since the last save",
         f"{len(jobs)} jobs: no other number of steps loses less",

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from ..judging import Answer, Difference, Got, by_rank, some
+from ..judging import Answer, Got, by_rank, differ, require, some
 from .cases import BATCH, EPOCHS, RANKS, SAMPLES
 
 
@@ -18,19 +18,10 @@ def judge_resume(answer: Answer) -> list[str]:
         ran = answer.on_ranks("resume.run", ranks=max(RANKS), given=given)
         for rank, seen in enumerate(ran):
             for changed in (case["changed"] for case in seen["cases"] if case):
-                if changed:
-                    raise Difference(
-                        "changed",
-                        f"`save_run` changes {some(changed)} on rank {rank}.",
-                        "a run that goes on as if nothing had been saved",
-                    )
+                require(not changed, "changed", parts=some(changed), rank=rank)
         resumed = answer.on_ranks("resume.resume", ranks=max(RANKS), given=given)
     if refused := next((s["refused"] for s in resumed if "refused" in s), None):
-        raise Difference(
-            "refused",
-            f"torch.load refuses what you saved: {refused}",
-            "tensors, numbers, strings, and lists, tuples and dicts of them",
-        )
+        differ("refused", refused=refused)
     for i, case in enumerate(cases):
         for j, stop in enumerate(case["stops"]):
             seen_here = [r["cases"][i][j] for r in resumed[: case["ranks"]]]
@@ -63,68 +54,39 @@ def _resumed(
 ) -> None:
     """Compare what the ranks saw after one stop with the states at the save and at the end of the run."""
     positions = [s["position"] for s in seen]
-    if any(p != list(stop) for p in positions):
-        got = by_rank([str(tuple(p)) for p in positions])
-        raise Difference(
-            "position", f"`load_run` returns another place than the one that was saved ({case}).", str(tuple(stop)), got
-        )
+    got = by_rank([str(tuple(p)) for p in positions])
+    require(all(p == list(stop) for p in positions), "position", got, case=case, stop=tuple(stop))
     lacking = [
         [name for name, state in b.items() if state != s["after_load"][name]] for s, b in zip(seen, before, strict=True)
     ]
     for rank, names in enumerate(lacking):
-        if parts := [name for name in names if not name.startswith("random")]:
-            raise Difference(
-                "part",
-                f"After `load_run`, the state of {some(parts)} is not what was saved (rank {rank}; {case}).",
-                "every part, equal to the last bit",
-            )
+        parts = [name for name in names if not name.startswith("random")]
+        require(not parts, "part", parts=some(parts), rank=rank, case=case)
     torchs = "random numbers of torch"
-    if lacking[1] and seen[1]["after_load"][torchs] == before[0][torchs]:
-        raise Difference("one rank's", f"After `load_run`, rank 1 draws the numbers of rank 0 ({case}).", "its own")
+    require(not lacking[1] or seen[1]["after_load"][torchs] != before[0][torchs], "one rank's", case=case)
     for rank, names in enumerate(lacking):
-        if names:
-            raise Difference(
-                "random",
-                f"After `load_run`, rank {rank} doesn't go on drawing where it stopped: {some(names)} ({case}).",
-                "the states at the save",
-            )
+        require(not names, "random", names=some(names), rank=rank, case=case)
     for s in seen:
         _batches(s["done"], s["wanted"], by_rank([some(t["done"][0], 3) for t in seen]), case)
     for rank, s in enumerate(seen):
         for batches, wanted in s["asked"]:
             _batches([batches], [wanted], [(f"rank {rank}", some(batches, 3))], "another epoch and batch size")
     if touched := next((s["touched"] for s in seen if s["touched"]), None):
-        raise Difference(
-            "draws",
-            f"`rest_of_epoch` changes the random states: {some(touched)}.",
-            "the sampler has a generator of its own",
-        )
+        differ("draws", touched=some(touched))
     for rank, s in enumerate(seen):
-        if differs := [name for name, state in s["end"].items() if state != end[rank][name]]:
-            raise Difference(
-                "another run",
-                f"At the end, {some(differs)} differ on rank {rank} ({case}).",
-                "every state as without an interruption",
-            )
+        others = [name for name, state in s["end"].items() if state != end[rank][name]]
+        require(not others, "another run", others=some(others), rank=rank, case=case)
 
 
 def _batches(done: list[list[list[int]]], wanted: list[list[list[int]]], got: Sequence[Got], case: str) -> None:
     if done == wanted:
         return
-    expected = some(wanted[0], 3)
+    facts = {"case": case, "wanted": some(wanted[0], 3)}
     flat = [[i for batch in epoch for i in batch] for epoch in done]
     want = [[i for batch in epoch for i in batch] for epoch in wanted]
-    if flat == want:
-        raise Difference("batch size", f"The indices are right, but cut into other batches ({case}).", expected, got)
+    require(flat != want, "batch size", got, **facts)
     again = len(flat[0]) > len(want[0]) and flat[0][len(flat[0]) - len(want[0]) :] == want[0]
     missing = len(flat[0]) < len(want[0]) and (
         flat[0] == want[0][: len(flat[0])] or flat[0] == want[0][len(want[0]) - len(flat[0]) :]
     )
-    if again or missing:
-        raise Difference(
-            "done twice" if again else "left out",
-            f"These aren't the batches that are left of the epoch ({case}).",
-            expected,
-            got,
-        )
-    raise Difference("order", f"The order isn't that of the epoch ({case}).", expected, got)
+    differ("done twice" if again else "left out" if missing else "order", got, **facts)
