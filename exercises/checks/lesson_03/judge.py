@@ -163,10 +163,10 @@ ADDS = (
 
 def judge_bytes(answer: Answer) -> list[str]:
     steps = cases.bytes_cases(random.Random())
-    counted = answer.on_ranks("first_bytes", ranks=1, given=steps)[0]["counted"]
+    numbers = answer.on_ranks("first_bytes", ranks=1, given=steps)[0]["counted"]
     twin = answer.on_ranks("twins.step_bytes", ranks=1, given=steps)[0]["cases"]
     drawn = ("wrong",) * (len(steps) - len(ADDS))
-    for (kind, rows, n), adds, got, case in zip(steps, ADDS + drawn, counted, twin, strict=True):
+    for (kind, rows, n), adds, got, case in zip(steps, ADDS + drawn, numbers, twin, strict=True):
         truth = case["truth"]
         if got == truth:
             continue
