@@ -9,7 +9,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, some
+from ..judging import Answer, Exercise, differ, require, some
 from . import cases
 from .cases import shown
 from .convert_judge import judge_convert
@@ -28,30 +28,12 @@ def judge_pieces(answer: Answer) -> list[str]:
         _scattered(shape, n, got)
     for (shape, n), got in zip(unequal, told["unequal"], strict=True):
         if got != "ValueError":
-            raise Difference(
-                "rows differ",
-                f"The tensors in {shown(shape)} have different numbers of rows, and `scatter` over {n} devices returned"
-                f" {_values(got)}.",
-                "ValueError: otherwise rows are lost, or matched with the wrong ones",
-                [f"{_values(got)} and no error"],
-            )
+            differ("rows differ", [f"{counted(got, 'value')} and no error"], case=shown(shape), n=n, found=got)
     for parts, got in zip(gathered, told["gathered"], strict=True):
         wanted = _joined(parts)
-        if got != wanted:
-            scalars = isinstance(parts[0], tuple) and parts[0][:1] == ("scalar",)
-            what = "numbers without dimensions" if scalars else shown(parts)
-            raise Difference(
-                "scalars" if scalars else "joined",
-                f"Gathering {what} gives something else.",
-                _told(wanted),
-                [_told(got)],
-            )
-    if not told["gradient"]:
-        raise Difference(
-            "no gradient",
-            "The gradient of what was gathered does not reach what was scattered.",
-            "autograd goes back through both functions",
-        )
+        symptom = "scalars" if isinstance(parts[0], tuple) and parts[0][:1] == ("scalar",) else "joined"
+        require(got == wanted, symptom, [_told(got)], case=shown(parts), wanted=_told(wanted))
+    require(told["gradient"], "no gradient")
     return [
         (
             f"{len(scattered)} values of 1 to 40 rows, in tuples, lists and dicts: the chunks that DataParallel"
@@ -71,25 +53,13 @@ def _scattered(shape: Any, n: int, got: list[Any]) -> None:
     if isinstance(shape, int):
         rows = [p[1][0] if isinstance(p, list) and p[0] == "tensor" and p[1] else None for p in got]
         symptom = "idle devices" if len(got) > len(wanted) and rows[: len(wanted)] == sizes else "chunks"
-        raise Difference(
-            symptom,
-            f"Scattering {case} gives other chunks.",
-            f"chunks of {some(sizes)} rows, in their order",
-            [f"chunks of {some(rows)} rows"],
-        )
+        differ(symptom, [f"chunks of {some(rows)} rows"], how="rows", case=case, sizes=some(sizes))
     if len(got) != len(wanted):
-        raise Difference(
-            "too many" if len(got) > len(wanted) else "chunks",
-            f"Scattering {case} gives {_values(len(got))}.",
-            _values(len(wanted)),
-        )
+        symptom = "too many" if len(got) > len(wanted) else "chunks"
+        differ(symptom, how="values", case=case, found=len(got), wanted=len(wanted))
     k = next(k for k in range(len(wanted)) if got[k] != wanted[k])
     symptom = "other objects" if "'another'" in str(got[k]) or shape == "object" else "container"
-    raise Difference(symptom, f"Scattering {case}, device {k} gets something else.", _told(wanted[k]), [_told(got[k])])
-
-
-def _values(n: Any) -> str:
-    return f"{counted(n, 'value')}"
+    differ(symptom, [_told(got[k])], case=case, k=k, wanted=_told(wanted[k]))
 
 
 def _rows(shape: Any) -> int:
@@ -163,20 +133,16 @@ ADDS = (
 
 def judge_bytes(answer: Answer) -> list[str]:
     steps = cases.bytes_cases(random.Random())
-    numbers = answer.on_ranks("first_bytes", ranks=1, given=steps)[0]["counted"]
+    counts = answer.on_ranks("first_bytes", ranks=1, given=steps)[0]["counted"]
     twin = answer.on_ranks("twins.step_bytes", ranks=1, given=steps)[0]["cases"]
     drawn = ("wrong",) * (len(steps) - len(ADDS))
-    for (kind, rows, n), adds, got, case in zip(steps, ADDS + drawn, numbers, twin, strict=True):
-        truth = case["truth"]
-        if got == truth:
+    for (kind, rows, n), adds, got, case in zip(steps, ADDS + drawn, counts, twin, strict=True):
+        sent, received = case["truth"]
+        if got == [sent, received]:
             continue
-        raise Difference(
-            _kind_of_miscount(got, case, n) if adds == "wrong" else adds,
-            f"The first of {counted(n, 'device')}, {rows} samples ({_model(kind)}): another number of bytes was"
-            " counted.",
-            f"sent {truth[0]:,} bytes, received {truth[1]:,}",
-            [f"sent {got[0]:,} bytes, received {got[1]:,}"],
-        )
+        symptom = _kind_of_miscount(got, case, n) if adds == "wrong" else adds
+        said = [f"sent {got[0]:,} bytes, received {got[1]:,}"]
+        differ(symptom, said, n=n, rows=rows, model=_model(kind), sent=sent, received=received)
     return [
         f"{len(steps)} steps on 1 to 12 devices: exactly the bytes that a counted step moved",
         "tied weights once, frozen ones without a gradient, buffers, uneven chunks and idle devices",
@@ -222,45 +188,18 @@ def judge_checkpoint(answer: Answer) -> list[str]:
     (told,) = answer.on_ranks("checkpoint", ranks=1, said=said)
     if wrong := [name for name, ok in told["saved"].items() if not ok]:
         own = all(name.startswith("Owner") for name in wrong)
-        raise Difference(
-            "own module" if own else "prefix saved",
-            f"`bare_state` returns other names than the bare model has ({_named(wrong[0])}).",
-            "the names of the model itself, without the wrapper's `module.`",
-        )
+        differ("own module" if own else "prefix saved", how="saved", case=_named(wrong[0]))
     if told["values"]:
-        raise Difference(
-            "saved values",
-            f"`bare_state` returns other numbers than the model has ({_named(told['values'][0])}).",
-            "the model's own state",
-        )
+        differ("saved values", case=_named(told["values"][0]))
     for case, wrong in told["loaded"].items():
-        if wrong:
-            before = "norm.running_mean" in wrong and "norm.bias" not in wrong and "submodule.weight" not in wrong
-            symptom = "own module" if case.startswith("Owner") else "state" if before else "nothing loaded"
-            raise Difference(
-                symptom,
-                f"After `load_state`, {_named(case)}: {len(wrong)} entries are not those of the state.",
-                "every weight and buffer of the state",
-                [some(wrong, 4)],
-            )
+        before = "norm.running_mean" in wrong and "norm.bias" not in wrong and "submodule.weight" not in wrong
+        symptom = "own module" if case.startswith("Owner") else "state" if before else "nothing loaded"
+        require(not wrong, symptom, [some(wrong, 4)], how="loaded", case=_named(case), entries=len(wrong))
     if told["replaced"]:
-        raise Difference(
-            "not in place",
-            f"`load_state` replaced {told['replaced'][0]} by another tensor: an optimizer would keep the old one.",
-            "the model's own tensors, with other numbers in them",
-        )
+        differ("not in place", name=told["replaced"][0])
     if told["lenient"]:
-        raise Difference(
-            "lenient",
-            f"`load_state` accepted a state with {told['lenient'][0]}.",
-            "an exception: this isn't the model's state",
-        )
-    if told.get("changed"):
-        raise Difference(
-            "state changed",
-            "`load_state` changed names or numbers in the caller's dict.",
-            "a state that can be loaded again",
-        )
+        differ("lenient", what=told["lenient"][0])
+    require(not told.get("changed"), "state changed")
     return [
         "saved from a plain and from a wrapped model: the same names",
         (

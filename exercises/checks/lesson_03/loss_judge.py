@@ -6,7 +6,7 @@ import math
 import random
 from typing import Any
 
-from ..judging import Answer, Difference, apart, dealt, some
+from ..judging import Answer, apart, dealt, differ, some
 from . import cases
 
 RANKS = 4  # chunk k runs on rank k modulo RANKS
@@ -93,17 +93,12 @@ def decide(case: tuple[int, int, list[int]], chunks: list[int], seen: dict[str, 
     if not symptom:
         return
     right, loss = apart(seen["right"], seen["loss"], 7)
-    got = [f"loss {loss}" + (f", its gradient {seen['factor']:.4f} times as long" if "factor" in seen else "")]
-    expected = {
-        "dtype": "the dtype of the logits, float64",
-        "too much": "at most 4 numbers from each replica",
-        "no gradient": "a loss that autograd can go back from",
-    }.get(symptom, f"loss {right} and its gradient, as of one device over the whole batch")
+    got = f"loss {loss}" + (f", its gradient {seen['factor']:.4f} times as long" if "factor" in seen else "")
     if symptom == "dtype":
-        got = [f"replicas return {seen['dtypes'][0]}, and the loss is {seen['dtypes'][1]}"]
+        got = f"replicas return {seen['dtypes'][0]}, and the loss is {seen['dtypes'][1]}"
     if symptom == "too much":
-        got = [f"{seen['numbers']:g} numbers from each replica"]
-    raise Difference(symptom, f"{words}: {_loss_words(symptom)}.", expected, got)
+        got = f"{seen['numbers']:g} numbers from each replica"
+    differ(symptom, [got], case=words, right=right)
 
 
 def _loss_symptom(seen: dict[str, Any], rows: int, replicas: int, even: bool, ignored: bool) -> str:
@@ -120,17 +115,3 @@ def _loss_symptom(seen: dict[str, Any], rows: int, replicas: int, even: bool, ig
         return "" if seen["gap"] < 1e-9 else "gradient"
     known = (name for name, losses in seen["known"].items() if any(abs(loss / x - 1) < 1e-9 for x in losses))
     return next(known, "ignored" if ignored else "wrong")
-
-
-def _loss_words(symptom: str) -> str:
-    return {
-        "no gradient": "the loss has no gradient",
-        "too much": "the replicas return too much",
-        "dtype": "the logits are float64, and what is computed of them is not",
-        "not a number": "the loss is not a number",
-        "gradient": "the loss is right and its gradient is not",
-        "weights": "a class that weighs more doesn't count for more in all of the loss",
-        "sum of means": "the loss is the sum of the replicas' means",
-        "mean of means": "the loss is the mean of the replicas' means",
-        "not divided": "the loss is a sum over the samples",
-    }.get(symptom, "the loss isn't the one that one device computes")
