@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from .. import rank_side
 from .cases import EPOCHS, FILE, SAMPLES
-from .twins import replicas_of
+from .places import replicas_of
 
 PLACES = 4
 

@@ -6,7 +6,7 @@ import random
 import tempfile
 from typing import Any
 
-from ..judging import Answer, differ, require, some
+from ..judging import Answer, differ, gap, require, some
 from .cases import BATCH, EPOCHS, SAMPLES
 
 ROUNDING = 1e-9
@@ -53,8 +53,8 @@ def _file(weights: dict[str, list[float]], file: dict[str, list[float]] | None) 
     if file is None:
         differ("no file")
     require(list(file) == list(weights), "keys", [some(list(file), 3)], names=some(list(weights), 3))
-    require(not _gap(weights, file) > 0, "other weights")
+    require(_gap(weights, file) == 0, "other weights")
 
 
 def _gap(one: dict[str, list[float]], other: dict[str, list[float]]) -> float:
-    return max(abs(a - b) for name in one for a, b in zip(one[name], other[name], strict=True))
+    return max(gap(one[name], other[name]) for name in one)
