@@ -20,6 +20,7 @@ from ..launching.placement import DEVICES
 from ..launching.program import checked_program, checked_script
 from ..machine.optional_packages import missing
 from ..results.run import Run
+from ..show.units import is_number, is_whole
 from . import cell_help
 from .magic_line import DEFAULTS, launch_arguments, page, ranks_options, words_of
 
@@ -130,7 +131,7 @@ class _Seconds(Float):
     info_text = "a number of seconds above 0"
 
     def validate(self, obj: Any, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if not is_number(value) or not value > 0:
             self.error(obj, value)
         return float(value)
 
@@ -139,7 +140,7 @@ class _Count(Int):
     info_text = "a whole number above 0"
 
     def validate(self, obj: Any, value: Any) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value) or value < 1:
             self.error(obj, value)
         return value
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..folders import COURSE, course_home
+from ..show.units import is_number, is_whole
 
 DTYPES = ("float32", "tf32", "float64", "float16", "bfloat16", "float8")
 LINKS = ("nvlink", "pcie", "network", "plain")
@@ -266,7 +267,7 @@ def _from_dict(given: Mapping[str, Any], nodes: int) -> Cluster:
     if missing := [key for key in ("count", "device") if key not in given]:
         raise UnknownCluster(f"a cluster needs its {missing[0]!r}")
     count, nodes, device = given["count"], given.get("nodes", nodes), given["device"]
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if not is_whole(count) or count < 1:
         raise UnknownCluster(f"count must be a whole number of GPUs above 0, got {count!r}")
     tables, own = _Tables.of_the_course(), _Tables({}, {})
     own.below = tables
@@ -300,7 +301,7 @@ def _assemble(
 
 
 def _checked_nodes(label: str, count: int, nodes: int, device: Device, inside: Link, between: Link) -> Cluster:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+    if not is_whole(nodes) or nodes < 1:
         raise UnknownCluster(f"nodes must be a whole number above 0, got {nodes!r}")
     if nodes == 1:
         nodes = math.ceil(count / device.per_node)
@@ -377,13 +378,13 @@ def _checked_slow(slow: Mapping[int, float], found: Cluster) -> dict[int, float]
     for rank, times in slow.items():
         if type(rank) is not int or not 0 <= rank < found.count:
             raise UnknownCluster(f"slow names rank {rank!r}, and {found.label} has ranks 0 to {found.count - 1}")
-        if isinstance(times, bool) or not isinstance(times, (int, float)) or not 0 < times < math.inf:
+        if not is_number(times) or not 0 < times < math.inf:
             raise UnknownCluster(f"slow says how many times as long rank {rank} takes, such as 1.3; got {times!r}")
     return dict(slow)
 
 
 def _checked_part(one_of: int, found: Cluster) -> int:
-    if isinstance(one_of, bool) or not isinstance(one_of, int) or not 0 <= one_of <= found.count:
+    if not is_whole(one_of) or not 0 <= one_of <= found.count:
         raise UnknownCluster(f"one_of must be a number of ranks up to {found.count}, got {one_of!r}")
     return one_of
 

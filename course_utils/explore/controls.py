@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..show.units import is_number
+
 
 @dataclass(frozen=True)
 class Control:
@@ -38,7 +40,7 @@ class Control:
             if isinstance(value, bool):
                 return value
             raise ValueError(f"{self.name} is True or False; got {value!r}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not self.low <= value <= self.high:
+        if not is_number(value) or not self.low <= value <= self.high:
             raise ValueError(f"{self.name} is a {self._range}; got {value!r}")
         if self.whole and value != int(value):
             raise ValueError(f"{self.name} is a whole number; got {value!r}")

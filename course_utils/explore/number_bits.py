@@ -9,6 +9,7 @@ from typing import Any
 
 from ..figures.canvas import BLUE, INK, ORANGE, RUST, SKY
 from ..predict import FORMATS, Format
+from ..show.units import is_number
 from .controls import Control
 from .drawing import WIDTH, Drawing, View
 from .explorer import Explorer, Found, Question, Values, opening
@@ -35,7 +36,7 @@ class Number(Control):
                 return float(words)
             except (ValueError, OverflowError, ZeroDivisionError):
                 raise ValueError(f"{self.name} is something like 70000, 1e-8 or 2^-24; got {value!r}") from None
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             raise ValueError(f"{self.name} is something like 70000, 1e-8 or 2^-24; got {value!r}")
         return float(value)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..results.provenance import KINDS as PROVENANCE_KINDS
 from ..results.samples import Samples
 from ..show.table import fold
-from ..show.units import number, readable
+from ..show.units import is_number, number, readable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -301,7 +301,7 @@ def made_guesses(guess: Mapping[Any, Any] | None, known: Sequence[Any]) -> tuple
             )
         if value is ... or value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not is_number(value):
             raise TypeError(f"write your guess for {key!r} as a number; got {value!r}")
         made[key] = float(value)
     return made, guess is not None and not made

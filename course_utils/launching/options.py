@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..show.units import is_number, is_whole
 from .supervisor.patience import USUAL, Patience
 
 ENGINES = ("auto", "local", "cold", "torchrun", "slurm")
@@ -52,13 +53,11 @@ class LaunchOptions:
             raise ValueError(f"env must be a dict of names and values, as in {{'NCCL_DEBUG': 'INFO'}}; got {env!r}")
         if self.engine not in ENGINES:
             raise ValueError(f"unknown engine {self.engine!r}; choose {', '.join(ENGINES)}")
-        if not isinstance(timeout, Patience | None) and (
-            not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout > 0
-        ):
+        if not isinstance(timeout, Patience | None) and (not is_number(timeout) or not timeout > 0):
             raise ValueError(f"timeout must be a number of seconds above 0; got {timeout!r}")
-        if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
+        if not is_whole(nodes) or nodes < 1:
             raise ValueError(f"nodes must be a whole number above 0; got {nodes!r}")
-        if not isinstance(restarts, int) or isinstance(restarts, bool) or restarts < 0:
+        if not is_whole(restarts) or restarts < 0:
             raise ValueError(f"max_restarts must be a whole number, 0 or more; got {restarts!r}")
         if (self.slow or self.one_of or self.host) and not self.cluster:
             raise ValueError("slow, one_of and host are for emulated GPUs; name them too, as in cluster='8xA100'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeGuard
 
 
 def number(value: float) -> str:
@@ -15,6 +16,16 @@ def number(value: float) -> str:
         return f"{rounded:.2e}"
     text = f"{rounded:,.{max(0, digits)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it's a whole number. True and False are none, though Python counts with them."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it's a number: whole or not, but no True, no False and no text."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def counted(n: int, noun: str) -> str:

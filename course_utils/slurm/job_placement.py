@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..launching.placement import Placement
-from ..show.units import counted
+from ..show.units import counted, is_whole
 from .site import Site
 
 
@@ -23,7 +23,7 @@ def place_job(
         ("gpus_per_rank", gpus_per_rank, "all"),
         ("threads", 1 if threads is None else threads, None),
     ):
-        if value != word and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        if value != word and (not is_whole(value) or value < 1):
             raise ValueError(f"{name} must be a whole number above 0{f', or {word!r}' if word else ''}; got {value!r}")
     gpus = 0 if device == "cpu" else site.gpus_per_node
     own = 1 if gpus_per_rank == "all" else int(gpus_per_rank)

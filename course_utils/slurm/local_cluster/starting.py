@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ...show.units import is_whole
 from .cluster import (
     FREEZER,
     MARK,
@@ -54,7 +55,7 @@ def up(
         raise LocalSlurmError(f"proctrack is one of {', '.join(PROCTRACK)}; got {proctrack!r}")
     if proctrack == "cgroup" and not (os.getuid() == 0 and os.access(FREEZER, os.W_OK)):
         raise LocalSlurmError(f"proctrack/cgroup needs root and a writable {FREEZER}")
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or not 2 <= nodes <= 8:
+    if not is_whole(nodes) or not 2 <= nodes <= 8:
         raise LocalSlurmError(f"a local Slurm has 2 to 8 nodes; got {nodes!r}")
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     if missing:
