@@ -23,7 +23,7 @@ from course_utils.check import check_exercise
 RIGHT = Path(__file__).resolve().parent / "right_answers"
 Difference = checks("judging").Difference
 accuracy, trainers, checkpoint = (
-    checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainers", "checkpoint_judge")
+    checks(f"lesson_04.{name}") for name in ("accuracy_judge", "trainer_judge", "checkpoint_judge")
 )
 loss, noise = checks("lesson_03.loss_judge"), checks("lesson_02.noise_judge")
 orders = checks("lesson_06.orders")

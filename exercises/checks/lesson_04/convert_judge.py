@@ -7,7 +7,7 @@ from typing import Any
 
 from ..judging import Answer, by_rank, gap, left_the_group, one_rank_writes, require, some
 from .cases import PER_STEP
-from .trainers import ROUNDING, beside_its_twin, decide
+from .trainer_judge import ROUNDING, beside_its_twin, decide
 
 OTHER_RANKS = (1, 4)  # besides the two that are held beside their twin
 

@@ -12,7 +12,7 @@ from .accuracy_judge import judge_accuracy
 from .cases import SHARD_CALLS, shard_cases
 from .checkpoint_judge import judge_checkpoint
 from .convert_judge import judge_convert
-from .trainers import judge_trainer
+from .trainer_judge import judge_trainer
 
 # --- 04.1 -------------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ..judging import Answer, Exercise, apart_all, differ, require, some
 from .cases import AGAIN_CASES, CHOOSE_CASES, EVERY_CASES, random_blocks, random_jobs
 from .curves_judge import judge_curves
 from .killed_judge import judge_killed
-from .resumed import judge_resume
+from .resume_judge import judge_resume
 
 # --- 09.3 -------------------------------------------------------------------------------------------------------------
 
