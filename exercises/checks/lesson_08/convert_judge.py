@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ..judging import Answer, Difference, apart
+from ..judging import Answer, apart, differ
 from .cases import ConvertCase, convert_cases
 from .loops_judge import SAID, numbers_differ, windows_differ
 
@@ -47,12 +47,12 @@ def _losses(seen: dict[str, Any], window: int, words: str) -> None:
     ratio = got[i] / right[i]
     size = min(window, len(got) - i // window * window)
     scale = seen["windows"][i // window]["scale"][0]
-    symptom, what = "losses", "another loss"
+    symptom = "losses"
     if scale > 1 and min(abs(ratio / scale - 1), abs(ratio * size / scale - 1)) < 0.01:
-        symptom, what = "scaled losses", "the scaled loss"
+        symptom = "scaled losses"
     elif size > 1 and abs(ratio * size - 1) < 0.01:
-        symptom, what = "divided losses", "a part of the loss"
+        symptom = "divided losses"
     elif abs(ratio - 1) < 0.01:
-        symptom, what = "loss in 16 bits", "a loss that's rounded to 16 bits"
+        symptom = "loss in 16 bits"
     wanted, has = apart(right[i], got[i])
-    raise Difference(symptom, f"The list has {what} for micro-batch {i + 1} ({words}).", wanted, [has])
+    differ(symptom, [has], batch=i + 1, case=words, right=wanted)

@@ -6,7 +6,7 @@ import math
 import random
 from typing import Any
 
-from ..judging import Answer, Difference, Exercise, apart_all, some
+from ..judging import Answer, Exercise, apart_all, differ, require, some
 from .cases import DTYPES_TRIED, QUESTIONS, SCALER_CASES, frozen_cases, random_trainings
 from .convert_judge import judge_convert
 from .loops_judge import judge_clipped, judge_counter, judge_frozen, judge_skipped, judge_staircase
@@ -34,31 +34,16 @@ def judge_formats(answer: Answer) -> list[str]:
 def _question(question: str, x: float, said: float, made: dict[str, float]) -> None:
     keeper, other = ("fp16", "bf16") if question in ("digits", "whole") else ("bf16", "fp16")
     case = f'"{question}": {x:.9g}'
-    if made["float32"] != x:
-        raise Difference(
-            "not float32",
-            f"Float32 has no such number ({case}).",
-            "a number of float32",
-            [f"it makes {made['float32']:.9g} of it"],
-        )
-    if made[keeper] != x:
-        raise Difference(
-            "not kept", f"{keeper} makes {made[keeper]:.9g} of it ({case}).", f"a number that {keeper} keeps"
-        )
     becomes = made[other]
-    if becomes == x:
-        raise Difference("kept by both", f"{other} keeps it, too ({case}).", f"a number that {other} doesn't keep")
-    asked = {"large": "infinite", "small": "0", "few digits": "another number, neither 0 nor infinite"}
+    facts: dict[str, Any] = {"case": case, "keeper": keeper, "other": other, "kept": made[keeper], "becomes": becomes}
+    require(made["float32"] == x, "not float32", [f"it makes {made['float32']:.9g} of it"], **facts)
+    require(made[keeper] == x, "not kept", **facts)
+    require(becomes != x, "kept by both", **facts)
     is_so = {"large": math.isinf(becomes), "small": becomes == 0, "few digits": becomes != 0 and math.isfinite(becomes)}
-    if not is_so.get(question, True):
-        raise Difference(
-            "another reason", f"{other} makes {becomes:.9g} of it ({case}).", f"a number that becomes {asked[question]}"
-        )
+    require(is_so.get(question, True), "another reason", how=question, **facts)
     if question == "whole" and x != SMALLEST_WHOLE:
-        what = "isn't whole" if x != int(x) else "isn't the smallest"
-        raise Difference("not the smallest", f"It {what} ({case}).", "the smallest whole number that bf16 doesn't keep")
-    if said != becomes:
-        raise Difference("rounded", f"{other} makes another number of it ({case}).", f"{becomes:.9g}", [f"{said:.9g}"])
+        differ("not the smallest", how="broken" if x != int(x) else "larger", **facts)
+    require(said == becomes, "rounded", [f"{said:.9g}"], **facts)
 
 
 def _frozen(step: float, dtype: str, weight: float) -> None:
@@ -67,19 +52,14 @@ def _frozen(step: float, dtype: str, weight: float) -> None:
     if weight == right:
         return
     tie = step == half * right
-    symptom, words = "frozen too late", "a smaller weight stays as it is, too"
+    symptom = "frozen too late"
     if weight <= 0 or math.log2(weight) % 1 or math.isinf(weight):
-        symptom, words = "no power of two", "that's no power of two"
+        symptom = "no power of two"
     elif weight < right:
-        symptom, words = "still moves", "that weight does move"
+        symptom = "still moves"
     elif tie and weight == 2 * right:
-        symptom, words = "tie", "for half of that weight the sum lies in the middle of two numbers"
-    raise Difference(
-        symptom,
-        f"`frozen_from` gives another weight for {step:g} in {dtype}: {words}.",
-        f"{right:.9g}",
-        [f"{weight:.9g}"],
-    )
+        symptom = "tie"
+    differ(symptom, [f"{weight:.9g}"], step=step, dtype=dtype, right=right)
 
 
 # --- 08.2 -------------------------------------------------------------------------------------------------------------
@@ -110,74 +90,29 @@ def _scaler_step(
         f" {', '.join('finite' if math.isfinite(f) else str(f) for f in factors[: i + 1])};"
         f" {', '.join(f'{name} {value:g}' for name, value in settings.items())}"
     )
-    if seen["dtype"] != "torch.float32":
-        raise Difference("loss", f"`multiply` returns {seen['dtype']} ({case}).", "torch.float32, as the loss is")
+    facts: dict[str, Any] = {
+        "case": case, "dtype": seen["dtype"], "before": real["before"], "gradient": factors[i], "scale": real["scale"],
+        "backoff": settings.get("backoff", 0.5), "interval": settings["interval"], "good": good,
+    }  # fmt: skip
+    require(seen["dtype"] == "torch.float32", "loss", how="type", **facts)
     if good and seen["loss"] != real["loss"]:
         right, got = apart_all([real["loss"]], [seen["loss"]])
-        raise Difference(
-            "loss",
-            f"`multiply` does not return the loss times the scale ({case}).",
-            f"the loss times {real['before']:g}, {right[0]}",
-            got,
-        )
-    if not seen["kept"]:
-        raise Difference(
-            "loss",
-            f"`multiply` changes the loss that it is given ({case}).",
-            "the caller's loss as it was, to be printed",
-        )
-    if not good and seen["moved"]:
-        symptom = "steps on NaN" if math.isnan(factors[i]) else "steps on infinity"
-        raise Difference(
-            symptom,
-            f"The optimizer took a step although a gradient is {factors[i]} ({case}).",
-            "no weight changes in this step",
-        )
-    if good and not seen["moved"]:
-        raise Difference("no step", f"The optimizer took no step although all gradients are finite ({case}).", "a step")
+        differ("loss", got, how="times", right=right[0], **facts)
+    require(seen["kept"], "loss", how="changed", **facts)
+    require(good or not seen["moved"], "steps on NaN" if math.isnan(factors[i]) else "steps on infinity", **facts)
+    require(not good or seen["moved"], "no step", **facts)
     gaps = [max(map(_apart, mine, theirs)) for mine, theirs in zip(seen["weights"], real["weights"], strict=True)]
     if max(gaps) != 0:
-        far = max(gaps) > 5
-        one = gaps[0] == 0  # the weights of the optimizer's first group
+        far, one = max(gaps) > 5, gaps[0] == 0  # the weights of the optimizer's first group
         symptom = "unused" if not any(gaps[:2]) else "groups" if one else "not divided" if far else "weights"
-        said = {
-            "unused": "A weight that took no part in the loss has changed",
-            "groups": "Only the gradients of the optimizer's first group are divided by the scale",
-            "not divided": "The gradients are not divided by the scale before the step",
-            "weights": "The weights differ from those of torch's GradScaler",
-        }[symptom]
-        raise Difference(
-            symptom,
-            f"{said} ({case}).",
-            "the weights of a training with torch.amp.GradScaler, bit for bit",
-            [f"{max(gaps):.2g} apart"],
-        )
-    if good and seen["left"] != real["left"]:
-        gone = all(not values or not any(values) for values in seen["left"])
-        raise Difference(
-            "gradients",
-            f"After `step` the gradients are {'gone' if gone else 'others'} ({case}). Whoever called it may want to log"
-            " them.",
-            "the gradients, divided by the scale",
-        )
+        differ(symptom, [f"{max(gaps):.2g} apart"], **facts)
+    gone = all(not values or not any(values) for values in seen["left"])
+    require(not good or seen["left"] == real["left"], "gradients", how="gone" if gone else "others", **facts)
     if seen["scale"] != real["scale"]:
         raised = real["scale"] > real["before"]
         symptom = "no back-off" if not good else "no growth" if raised else "grows early"
-        said = {
-            "no back-off": f"After a skipped step the scale is not multiplied by {settings.get('backoff', 0.5):g}",
-            "no growth": f"The scale does not grow after {settings['interval']:g} good steps in a row",
-            "grows early": "The scale changes when it should stay the same",
-        }[symptom]
-        raise Difference(
-            symptom, f"{said} ({case}).", f"a scale of {real['scale']:g} after this step", [f"{seen['scale']:g}"]
-        )
-    if seen["went"] is not good:
-        raise Difference(
-            "returns",
-            f"`step` does not say whether the optimizer took a step ({case}).",
-            str(good),
-            [str(seen["went"])],
-        )
+        differ(symptom, [f"{seen['scale']:g}"], **facts)
+    require(seen["went"] is good, "returns", [str(seen["went"])], **facts)
 
 
 def _apart(a: float, b: float) -> float:
@@ -200,65 +135,22 @@ def judge_layers(answer: Answer) -> list[str]:
 
 def _layers_case(seen: dict[str, Any], dtype: str) -> None:
     case = f"dtype={dtype}"
-    if seen["weights"] != ["float32"]:
-        raise Difference(
-            "weights", f"The weights of the model were changed ({case}).", "float32 weights", [some(seen["weights"])]
-        )
-    if not seen["modes"]:
-        raise Difference(
-            "mode",
-            f"The model, or a part of it, is in another mode than before: train() or eval() ({case}).",
-            "the mode that it was in",
-        )
-    if seen["cleared"]:
-        raise Difference(
-            "cleared", f"A gradient that was there before the call is gone ({case}).", "gradients as they were"
-        )
-    if seen["left_on"]:
-        raise Difference("left on", f"Autocast is still on after the call ({case}).", "autocast as it was before")
+    require(seen["weights"] == ["float32"], "weights", [some(seen["weights"])], case=case)
+    require(seen["modes"], "mode", case=case)
+    require(not seen["cleared"], "cleared", case=case)
+    require(not seen["left_on"], "left on", case=case)
     for part in ("features", "head"):
-        if seen["outputs"][part] != [dtype]:
-            raise Difference(
-                f"{part} not lower",
-                f"`{part}` does not run once in {dtype} ({case}).",
-                f"one output in {dtype}",
-                [some(seen["outputs"][part])],
-            )
-    if len(seen["energy"]) != 1:
-        raise Difference("energy calls", f"`energy` runs {len(seen['energy'])} times ({case}).", "once")
+        outputs = seen["outputs"][part]
+        require(outputs == [dtype], f"{part} not lower", [some(outputs)], part=part, dtype=dtype, case=case)
+    require(len(seen["energy"]) == 1, "energy calls", calls=len(seen["energy"]), case=case)
     given, autocast_on, mixed = seen["energy"][0]
-    if given != "float32":
-        raise Difference("energy given 16 bits", f"`energy` is given {given} ({case}).", "float32")
-    if not seen["handed_on"]:
-        raise Difference(
-            "other numbers",
-            f"`energy` is given float32, but not the numbers that `features` returned ({case}).",
-            "the output of `features`, each number as it is",
-        )
-    if autocast_on or mixed != "float32":
-        raise Difference(
-            "energy under autocast",
-            f"`energy` is given float32, but computes under autocast, its layer in {mixed} ({case}).",
-            "float32 throughout",
-        )
-    if seen["gives"] != "float32":
-        raise Difference("output", f"The output is {seen['gives']} ({case}).", "float32")
-    if not seen["finite"] or seen["gap"] > 0.2:
-        raise Difference(
-            "far",
-            f"The output is far from that in float32 ({case}).",
-            "a difference of at most 0.2",
-            [f"{seen['gap']:.3g}"],
-        )
-    if not seen["gradients"]:
-        raise Difference(
-            "no gradient",
-            f"Not every weight gets a finite gradient from the output ({case}).",
-            "a gradient for every weight",
-        )
-    if seen["apart"] > 0.2:
-        differs = f"The gradients of `features` differ from those in float32 ({case})."
-        raise Difference("gradient lost", differs, "at most 20% of their norm", [f"{seen['apart']:.0%}"])
+    require(given == "float32", "energy given 16 bits", given=given, case=case)
+    require(seen["handed_on"], "other numbers", case=case)
+    require(not autocast_on and mixed == "float32", "energy under autocast", mixed=mixed, case=case)
+    require(seen["gives"] == "float32", "output", gives=seen["gives"], case=case)
+    require(seen["finite"] and seen["gap"] <= 0.2, "far", [f"{seen['gap']:.3g}"], case=case)
+    require(seen["gradients"], "no gradient", case=case)
+    require(seen["apart"] <= 0.2, "gradient lost", [f"{seen['apart']:.0%}"], case=case)
 
 
 LOOPS = {
