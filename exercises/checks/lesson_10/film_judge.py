@@ -8,10 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, some
+from ..judging import Answer, differ, require, some
 from .cases import film_cases
 
 SHOWN = 24  # frames; of a longer film only those around the wrong one
@@ -93,17 +94,15 @@ def _there(film: Film) -> None:
         for frame, found in zip(film.frames, known, strict=True)
         if frame != "update" and not (found and int(found[2]) < film.blocks)
     ]
-    expected = f"frames such as 'gather 0' and 'update', of the blocks 0 to {film.blocks - 1}"
-    if others:
-        shown = some([repr(frame[:40]) for frame in dict.fromkeys(others)])
-        raise Difference("frames", f"The film has {shown}, and there's no such frame ({film}).", expected)
+    shown = some([repr(frame[:40]) for frame in dict.fromkeys(others)])
+    require(not others, "frames", shown=shown, last=film.blocks - 1, film=film)
     once = [f"{kind} {i}" for i in range(film.blocks) for kind in ("forward", "backward", "reduce-scatter")]
-    counted = Counter(film.frames)
-    if lacking := [frame for frame in [*once, "update"] if not counted[frame]]:
-        raise Difference("lacking", f"The film lacks {some(lacking)} ({film}).", "each once", film.around(0))
-    if twice := [frame for frame in [*once, "update"] if counted[frame] > 1]:
+    times = Counter(film.frames)
+    lacking = [frame for frame in [*once, "update"] if not times[frame]]
+    require(not lacking, "lacking", film.around(0), frames=some(lacking), film=film)
+    if twice := [frame for frame in [*once, "update"] if times[frame] > 1]:
         at = len(film.frames) - 1 - list(reversed(film.frames)).index(twice[0])
-        raise Difference("twice", f"The film has {some(twice)} more than once ({film}).", "each once", film.around(at))
+        differ("twice", film.around(at), frames=some(twice), film=film)
 
 
 def _computed_in_order(film: Film) -> None:
@@ -115,12 +114,8 @@ def _computed_in_order(film: Film) -> None:
         return
     place = next(i for i, (a, b) in enumerate(zip(found, right, strict=True)) if a != b)
     at = film.computations()[place]
-    raise Difference(
-        "backward order" if found == forwards + backwards else "order of computing",
-        f"`{found[place]}` comes where `{right[place]}` should be computed ({film}).",
-        "forward from block 0 to the last, then backward from the last to block 0",
-        film.around(at),
-    )
+    symptom = "backward order" if found == forwards + backwards else "order of computing"
+    differ(symptom, film.around(at), found=found[place], right=right[place], film=film)
 
 
 def _spans(film: Film) -> list[Whole]:
@@ -133,17 +128,11 @@ def _spans(film: Film) -> list[Whole]:
             continue
         i = int(number)
         if kind == "gather":
-            if i in now:
-                raise Difference(
-                    "gathered twice",
-                    f"`{frame}` comes while block {i} is whole ({film}).",
-                    "a gather only for a block that isn't whole",
-                    film.around(at),
-                )
+            require(i not in now, "gathered twice", film.around(at), frame=frame, block=i, film=film)
             now[i] = Whole(i, at)
             spans.append(now[i])
         elif i not in now:
-            raise _not_whole(film, at, kind, i, spans)
+            _not_whole(film, at, kind, i, spans)
         elif kind == "free":
             now.pop(i).free = at
         else:
@@ -151,52 +140,25 @@ def _spans(film: Film) -> list[Whole]:
     return spans
 
 
-def _not_whole(film: Film, at: int, kind: str, i: int, spans: list[Whole]) -> Difference:
-    """What's wrong with a frame that needs a whole block."""
-    if kind == "free":
-        return Difference(
-            "nothing to free",
-            f"`free {i}` comes while block {i} isn't whole ({film}).",
-            "one free for each gather",
-            film.around(at),
-        )
+def _not_whole(film: Film, at: int, kind: str, i: int, spans: list[Whole]) -> NoReturn:
+    """Say what's wrong with a frame that needs a whole block."""
     was = any(span.block == i for span in spans)
-    return Difference(
-        "no second gather" if was and kind == "backward" else "not whole",
-        f"`{kind} {i}` comes while block {i} isn't whole: it was {'freed' if was else 'never gathered'} ({film}).",
-        f"`gather {i}` before `{kind} {i}`",
-        film.around(at),
-    )
+    symptom = "nothing to free" if kind == "free" else "no second gather" if was and kind == "backward" else "not whole"
+    differ(symptom, film.around(at), how="freed" if was else "never", kind=kind, block=i, film=film)
 
 
 def _freed(film: Film, spans: list[Whole]) -> None:
     """Each block is freed when it should be, and not otherwise."""
     for span in spans:
-        if not span.computes:
-            raise Difference(
-                "for nothing",
-                f"Block {span.block} is gathered, and doesn't compute before it's freed, or the film ends ({film}).",
-                "a gather only for a computation that follows",
-                film.around(span.gather),
-            )
+        require(span.computes, "for nothing", film.around(span.gather), block=span.block, film=film)
     for i in range(film.blocks):
         own = [span for span in spans if span.block == i]
         keeps = not film.reshard or i == film.blocks - 1
         if keeps and len(own) == 2:
-            why = "`reshard` is False" if not film.reshard else "it's the last block, which backward needs at once"
-            raise Difference(
-                "last freed" if film.reshard else "freed in forward",
-                f"Block {i} is freed after its forward, and {why} ({film}).",
-                f"`free {i}` after `backward {i}`, and not before",
-                film.around(own[1].gather),
-            )
+            symptom = "last freed" if film.reshard else "freed in forward"
+            differ(symptom, film.around(own[1].gather), block=i, film=film)
         if not keeps and len(own) == 1:
-            raise Difference(
-                "kept",
-                f"Block {i} stays whole from its forward to its backward ({film}).",
-                f"`free {i}` after `forward {i}`, before the next block computes",
-                film.around(own[0].computes[0]),
-            )
+            differ("kept", film.around(own[0].computes[0]), block=i, film=film)
     for span in spans:
         _freed_in_time(film, span)
 
@@ -204,20 +166,11 @@ def _freed(film: Film, spans: list[Whole]) -> None:
 def _freed_in_time(film: Film, span: Whole) -> None:
     done = span.computes[-1]
     if span.free is None:
-        raise Difference(
-            "never freed",
-            f"Block {span.block} isn't freed after `{film.frames[done]}` ({film}).",
-            f"`free {span.block}` then, before the next block computes",
-            film.around(done),
-        )
+        differ("never freed", film.around(done), block=span.block, done=film.frames[done], film=film)
     following = next((at for at in film.computations() if at > done), None)
     if following is not None and span.free > following:
-        raise Difference(
-            "freed late",
-            f"`free {span.block}` comes only after `{film.frames[following]}` ({film}).",
-            f"between `{film.frames[done]}` and `{film.frames[following]}`",
-            film.around(span.free),
-        )
+        facts = {"block": span.block, "done": film.frames[done], "next": film.frames[following], "film": film}
+        differ("freed late", film.around(span.free), **facts)
 
 
 def _room(film: Film, spans: list[Whole]) -> None:
@@ -226,13 +179,8 @@ def _room(film: Film, spans: list[Whole]) -> None:
         return
     for span in spans:
         whole = [s.block for s in spans if s.gather <= span.gather and (s.free is None or s.free > span.gather)]
-        if len(whole) > 2:
-            raise Difference(
-                "three whole",
-                f"From `gather {span.block}` on the blocks {some(sorted(whole))} are whole at once ({film}).",
-                "at most two: one that computes, and the next",
-                film.around(span.gather),
-            )
+        got = film.around(span.gather)
+        require(len(whole) <= 2, "three whole", got, block=span.block, blocks=some(sorted(whole)), film=film)
 
 
 def _one_ahead(film: Film, spans: list[Whole]) -> None:
@@ -240,54 +188,24 @@ def _one_ahead(film: Film, spans: list[Whole]) -> None:
     places = film.computations()
     for span in spans:
         k, gather = places.index(span.computes[0]), film.frames[span.gather]
-        if not k and span.gather:
-            raise Difference(
-                "begin",
-                f"The film begins with `{film.frames[0]}` ({film}).",
-                "`gather 0` first: everybody waits for it",
-                film.around(0),
-            )
-        if k and span.gather > places[k - 1]:
-            raise Difference(
-                "not hidden",
-                f"`{gather}` comes after `{film.frames[places[k - 1]]}`: the GPU waits for it, and computes nothing"
-                f" meanwhile ({film}).",
-                f"`{gather}` before `{film.frames[places[k - 1]]}`, which hides it",
-                film.around(span.gather),
-            )
-        if k > 1 and span.gather < places[k - 2]:
-            raise Difference(
-                "too early",
-                f"`{gather}` comes before `{film.frames[places[k - 2]]}`, though block {span.block} computes only at"
-                f" `{film.frames[places[k]]}` ({film}).",
-                f"between `{film.frames[places[k - 2]]}` and `{film.frames[places[k - 1]]}`",
-                film.around(span.gather),
-            )
+        require(k or not span.gather, "begin", film.around(0), first=film.frames[0], film=film)
+        names = {"two": film.frames[places[k - 2]], "one": film.frames[places[k - 1]], "itself": film.frames[places[k]]}
+        facts = {"gather": gather, "block": span.block, "film": film} | names
+        require(not k or span.gather <= places[k - 1], "not hidden", film.around(span.gather), **facts)
+        require(k < 2 or span.gather >= places[k - 2], "too early", film.around(span.gather), **facts)
 
 
 def _scattered(film: Film) -> None:
     """Each gradient is reduce-scattered between its block's backward and the next."""
     for i in reversed(range(film.blocks)):
         at = film.at(f"reduce-scatter {i}")
-        if at < film.at(f"backward {i}"):
-            raise Difference(
-                "scattered early",
-                f"`reduce-scatter {i}` comes before `backward {i}` ({film}).",
-                "after it: backward computes the gradient",
-                film.around(at),
-            )
-        if i and at > film.at(f"backward {i - 1}"):
-            raise Difference(
-                "gradients pile up",
-                f"`reduce-scatter {i}` comes only after `backward {i - 1}`: two whole gradients lie there ({film}).",
-                f"between `backward {i}` and `backward {i - 1}`",
-                film.around(at),
-            )
+        got = film.around(at)
+        require(at > film.at(f"backward {i}"), "scattered early", got, block=i, film=film)
+        late = i and at > film.at(f"backward {i - 1}")
+        require(not late, "gradients pile up", got, block=i, before=i - 1, film=film)
 
 
 def _updated_last(film: Film) -> None:
     at = film.at("update")
-    if after := list(film.frames[at + 1 :]):
-        raise Difference(
-            "update early", f"After `update` there's still {some(after)} ({film}).", "`update` last", film.around(at)
-        )
+    after = list(film.frames[at + 1 :])
+    require(not after, "update early", film.around(at), after=some(after), film=film)

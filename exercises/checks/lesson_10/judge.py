@@ -6,20 +6,14 @@ import math
 import random
 from typing import Any
 
-from ..judging import Answer, Difference, Exercise, by_rank, gap, some
+from ..judging import Answer, Exercise, by_rank, differ, gap, require, some
 from .cases import OPTIMIZER_RANKS, SHAPES, SPLIT_RANKS, STEPS, optimizer_cases, split_cases
 from .convert_judge import judge_convert
 from .film_judge import judge_film
 from .reshard_judge import judge_reshard
 
 ROUNDING = 1e-9
-KNOWN = {
-    "sum": "The parameters are those of the *sum* of the ranks' gradients",
-    "alone": "A rank's parameters are those of its own gradients, without the other ranks'",
-    "owners": "Each slice is updated by the gradients of its owner, without the other ranks'",
-    "forgets": "The parameters are those of an optimizer that forgets its averages in each step",
-    "start": "The parameters do not change",
-}
+KNOWN = ("sum", "alone", "owners", "forgets", "start")  # mistakes that have twins
 
 
 # --- 10.1 -------------------------------------------------------------------------------------------------------------
@@ -62,61 +56,25 @@ def _optimizer(seen: list[dict[str, Any]], twin: dict[str, Any], ranks: int, mod
             continue
         got = by_rank([f"off by {off:.2g}" for off in gaps])
         where = f"after step {step + 1} ({case})"
-        for symptom, sentence in KNOWN.items():
-            of = [twin[symptom][r][step] if symptom == "alone" else twin[symptom][step] for r in range(ranks)]
-            if max(map(gap, now, of)) < ROUNDING:
-                raise Difference(
-                    "alone" if symptom == "owners" else symptom,
-                    f"{sentence}, {where}.",
-                    "the parameters of one process with the mean gradient",
-                    got,
-                )
+        for how in KNOWN:
+            of = [twin[how][r][step] if how == "alone" else twin[how][step] for r in range(ranks)]
+            known = max(map(gap, now, of)) < ROUNDING
+            require(not known, "alone" if how == "owners" else how, got, how=how, where=where)
         slices = [slice(part * r, part * (r + 1)) for r in range(ranks)]
-        if all(gap(values[at], twin["right"][step][at]) < ROUNDING for values, at in zip(now, slices, strict=True)):
-            raise Difference(
-                "not gathered",
-                f"On each rank, only its own slice is right, {where}.",
-                "all parameters, on all ranks",
-                got,
-            )
-        raise Difference(
-            "parameters",
-            f"The parameters are not those of one process, {where}.",
-            "the parameters of one process with the mean gradient",
-            got,
-        )
-    if any(s["before"] for s in seen):
-        raise Difference(
-            "collectives in init",
-            f"`__init__` calls {some(seen[0]['before'])} ({case}).",
-            "no collective: the parameters are the same already",
-        )
+        mine = all(gap(values[at], twin["right"][step][at]) < ROUNDING for values, at in zip(now, slices, strict=True))
+        differ("not gathered" if mine else "parameters", got, where=where)
+    begun = seen[0]["before"]
+    require(not any(s["before"] for s in seen), "collectives in init", calls=some(begun), case=case)
     for step in range(STEPS):
         kinds = [[_kind(name) for name, _ in s["calls"][step]] for s in seen]
-        if any(sorted(k) != ["all_gather", "reduce_scatter"] for k in kinds):
-            raise Difference(
-                "collectives",
-                f"Step {step + 1} calls other collectives than it should ({case}).",
-                "one reduce-scatter and one all-gather",
-                by_rank([some(k) for k in kinds]),
-            )
+        right = all(sorted(k) == ["all_gather", "reduce_scatter"] for k in kinds)
+        require(right, "collectives", by_rank([some(k) for k in kinds]), step=step + 1, case=case)
     each = 2 if model["kind"] == "AdamW" else 1  # averages of an element
-    if any(s["state"] > each * part or s["largest"] > part for s in seen):
-        got = by_rank([f"averages of {max(s['state'] // each, s['largest'])} elements" for s in seen])
-        raise Difference(
-            "whole state",
-            f"A rank holds more state than its slice needs ({case}).",
-            f"averages of {part} elements at most",
-            got,
-        )
+    got = by_rank([f"averages of {max(s['state'] // each, s['largest'])} elements" for s in seen])
+    own = all(s["state"] <= each * part and s["largest"] <= part for s in seen)
+    require(own, "whole state", got, part=part, case=case)
     sizes = [max(nbytes for calls in s["calls"] for _, nbytes in calls) for s in seen]
-    if max(sizes) > 8 * (part * ranks + part):
-        raise Difference(
-            "sizes of collectives",
-            f"A collective carries more than the parameters ({case}).",
-            f"{part} elements a rank",
-            by_rank(sizes),
-        )
+    require(max(sizes) <= 8 * (part * ranks + part), "sizes of collectives", by_rank(sizes), part=part, case=case)
 
 
 def _kind(name: str) -> str:
@@ -161,53 +119,24 @@ def _split(seen: list[dict[str, Any]], twin: dict[str, Any], case_: dict[str, An
         max(gap(s["slices"][n], v) for n, v in own.items()) > within
         for s, own in zip(seen, twin["slices"], strict=True)
     ]
-    if any(wrong):
-        raise Difference(
-            "slices",
-            f"The weights aren't this rank's part of the MLP ({case}).",
-            "the rank-th part of the hidden units, copied",
-            by_rank(["other weights" if w else "right" for w in wrong]),
-        )
+    require(not any(wrong), "slices", by_rank(["other weights" if w else "right" for w in wrong]), case=case)
     for i in range(2):
         _split_values(i, seen, twin, ranks, case, within)
-    if any(s["given"] for s in seen):
-        raise Difference(
-            "not copied",
-            f"Backward leaves gradients in the `up` or `down` that you were given ({case}).",
-            "parameters of their own: copies",
-        )
-    if seen[0]["shared"]:
-        where = " and ".join(f"`{name}`" for name in seen[0]["shared"])
-        raise Difference(
-            "not copied",
-            f"The memory of {where} is that of what you were given: training one changes the other ({case}).",
-            "copies",
-        )
-    if any(s["before"] for s in seen):
-        raise Difference(
-            "collectives",
-            f"`__init__` calls {some(seen[0]['before'])} ({case}).",
-            "no collective: all ranks hold the same MLP",
-        )
+    require(not any(s["given"] for s in seen), "not copied", how="gradients", case=case)
+    shared = " and ".join(f"`{name}`" for name in seen[0]["shared"])
+    require(not seen[0]["shared"], "not copied", how="memory", shared=shared, case=case)
+    begun = seen[0]["before"]
+    require(not any(s["before"] for s in seen), "collectives", how="init", calls=some(begun), case=case)
     whole = 2 * case_["width"] * case_["hidden"] * (8 if case_["dtype"] == "float64" else 4)
-    if any(s["kept_bytes"] >= whole for s in seen):
-        raise Difference(
-            "whole copy",
-            f"The module keeps as many bytes alive as the weights of the whole MLP have ({case}).",
-            f"its part of the {whole} bytes of weights, and the biases",
-            by_rank([f"{s['kept_bytes']} bytes" for s in seen]),
-        )
+    got = by_rank([f"{s['kept_bytes']} bytes" for s in seen])
+    require(all(s["kept_bytes"] < whole for s in seen), "whole copy", got, whole=whole, case=case)
     _split_values(2, seen, twin, ranks, f"{case}, after an optimizer step", within)
     for way in ("forward", "backward"):
         for i in range(3):
             kinds = [s[way][i] for s in seen]
-            if any(len(k) != 1 or "reduce" not in k[0] or "scatter" in k[0] for k in kinds):
-                raise Difference(
-                    "collectives",
-                    f"{way.capitalize()} calls other collectives than it should ({case}).",
-                    "one all-reduce",
-                    by_rank([some(k) for k in kinds]),
-                )
+            one = all(len(k) == 1 and "reduce" in k[0] and "scatter" not in k[0] for k in kinds)
+            got = by_rank([some(k) for k in kinds])
+            require(one, "collectives", got, how="step", way=way.capitalize(), case=case)
 
 
 def _times(value: Any, factor: float) -> Any:
@@ -220,48 +149,26 @@ def _split_values(
     """Compare the output and the gradients of input `i` with those of one device."""
     for name in twin["found"][0][i]:
         values, rights = [s["found"][i][name] for s in seen], [own[i][name] for own in twin["found"]]
-        if any(v is None for v in values):
-            raise Difference(
-                "no gradient",
-                f"{name.capitalize()} is missing ({case}).",
-                "a gradient, on every rank",
-                by_rank(["none" if v is None else "there" for v in values]),
-            )
+        facts = {"name": name.capitalize(), "ranks": ranks, "case": case}
+        got = by_rank(["none" if v is None else "there" for v in values])
+        require(all(v is not None for v in values), "no gradient", got, **facts)
         gaps = list(map(gap, values, rights))
         if max(gaps) < within:
             continue
         got = by_rank([f"off by {off:.2g}" for off in gaps])
         other = [own[1 if i == 0 else 0][name] for own in twin["found"]]
-        if name == "the output" and max(map(gap, values, other)) < within:
-            raise Difference(
-                "one buffer",
-                f"The output of the first x has become that of the second one ({case}).",
-                "an output that stays what it is when `forward` is called again",
-                got,
-            )
+        require(name != "the output" or max(map(gap, values, other)) >= within, "one buffer", got, **facts)
         if name == "the output":
             often = [
                 [[v + (ranks - 1) * b for v, b in zip(row, twin["bias"], strict=True)] for row in r] for r in rights
             ]
         else:
             often = [_times(right, ranks) for right in rights]
-        if max(map(gap, values, often)) < within:
-            if name == "the output":
-                raise Difference("bias", f"The bias is added {ranks} times ({case}).", "once", got)
-            raise Difference(
-                "times the ranks",
-                f"{name.capitalize()} is {ranks} times too large ({case}).",
-                "that of one device",
-                got,
-            )
-        symptom = "output" if name == "the output" else "input gradient" if name == "the gradient of x" else "gradients"
+        output = name == "the output"
+        require(max(map(gap, values, often)) >= within, "bias" if output else "times the ranks", got, **facts)
+        symptom = "output" if output else "input gradient" if name == "the gradient of x" else "gradients"
         called = seen[0]["forward" if symptom == "output" else "backward"][i]
-        raise Difference(
-            symptom,
-            f"{name.capitalize()} is not that of one device ({case}).{'' if called else ' No sum was taken there.'}",
-            "that of one device, on every rank",
-            got,
-        )
+        differ(symptom, got, how="summed" if called else "no sum", **facts)
 
 
 SCRIPT = "81bde1964473"  # the program of 10.4 as the notebook hands it out; a test compares it

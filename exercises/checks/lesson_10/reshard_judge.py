@@ -6,7 +6,7 @@ import random
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, some
+from ..judging import Answer, differ, require, some
 from .cases import RESHARD_CASES, random_reshards
 
 
@@ -34,8 +34,7 @@ def judge_reshard(answer: Answer) -> list[str]:
     one_less = all(pieces == [(f, a, b - 1) for f, a, b in right] for pieces, right in zip(plans, rights, strict=True))
     for (rows, saved_on, loaded_on, rank), pieces, right in zip(asked, plans, rights, strict=True):
         case = f"rank {rank} of {loaded_on}, {rows} rows from {counted(saved_on, 'file')}"
-        if one_less and pieces != right:
-            raise Difference("last", f"The last row of each piece is missing ({case}).", some(right), [some(pieces)])
+        require(not one_less or pieces == right, "last", [some(pieces)], case=case, right=some(right))
         _pieces(pieces, right, _cut(rows, saved_on), _cut(rows, loaded_on)[rank], case)
     return [
         (
@@ -51,33 +50,13 @@ def _pieces(
 ) -> None:
     if pieces == right:
         return
-    got, expected = [some(pieces)], some(right)
-    if any(first >= last for _, first, last in pieces):
-        raise Difference("empty", f"A piece has no rows ({case}).", expected, got)
-    if [(f, first - files[f].start, last - files[f].start) for f, first, last in pieces if f < len(files)] == right:
-        raise Difference(
-            "rows of the tensor",
-            f"The rows are counted from the tensor's first row, not from the file's ({case}).",
-            expected,
-            got,
-        )
-    if any(f not in range(len(files)) or first < 0 or last > len(files[f]) for f, first, last in pieces):
-        raise Difference("beyond", f"A piece asks for rows that its file does not have ({case}).", expected, got)
+    got, facts = [some(pieces)], {"case": case, "right": some(right)}
+    require(all(first < last for _, first, last in pieces), "empty", got, **facts)
+    of_files = [(f, first - files[f].start, last - files[f].start) for f, first, last in pieces if f < len(files)]
+    require(of_files != right, "rows of the tensor", got, **facts)
+    there = all(f in range(len(files)) and first >= 0 and last <= len(files[f]) for f, first, last in pieces)
+    require(there, "beyond", got, **facts)
     read = [files[f].start + row for f, first, last in pieces for row in range(first, last)]
-    if sorted(read) == list(wanted):
-        raise Difference(
-            "order",
-            f"These are the right rows, but not one piece per file, in the order of the tensor ({case}).",
-            expected,
-            got,
-        )
-    if set(read) > set(wanted):
-        raise Difference(
-            "too much", f"You read {len(read) - len(wanted)} rows that the rank does not need ({case}).", expected, got
-        )
-    raise Difference(
-        "rows",
-        f"These are not the rows of this rank ({case}).",
-        f"rows {wanted.start} to {wanted.stop - 1} of the tensor: {expected}",
-        got,
-    )
+    require(sorted(read) != list(wanted), "order", got, **facts)
+    require(not set(read) > set(wanted), "too much", got, more=len(read) - len(wanted), **facts)
+    differ("rows", got, first=wanted.start, last=wanted.stop - 1, **facts)
