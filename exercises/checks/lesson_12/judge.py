@@ -9,7 +9,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, apart_all, by_rank, gap, some
+from ..judging import Answer, Exercise, apart_all, by_rank, differ, gap, require, some
 from .cases import (
     LIGHTNING_CASES,
     LIGHTNING_ERRORS,
@@ -44,25 +44,13 @@ def judge_port(answer: Answer) -> list[str]:
     twin = answer.on_ranks("twins.port", ranks=1, given=given)[0]
     mine = told[0]
     if mine["said"] is not None and gap(mine["said"], twin["loss"]) > ROUNDING:
-        raise Difference(
-            "loss",
-            "`training_step` does not return the loss of the batch.",
-            f"{twin['loss']:.6f}, the mean over its images",
-            [f"{mine['said']:.6f}"],
-        )
-    if any(t["batches"] != batches for t in told):
-        got = by_rank([f"{t['batches']} batches" for t in told])
-        raise Difference("cut short", "The training ends too early.", f"{batches} batches", got)
-    if mine["steps"] != len(twin["rates"]):
-        got = by_rank([f"{t['steps']} steps" for t in told])
-        raise Difference(
-            "accumulation",
-            "The number of optimizer steps is wrong.",
-            f"{len(twin['rates'])} steps for {batches} batches",
-            got,
-        )
+        differ("loss", [f"{mine['said']:.6f}"], loss=twin["loss"])
+    got = by_rank([f"{t['batches']} batches" for t in told])
+    require(all(t["batches"] == batches for t in told), "cut short", got, batches=batches)
+    got, steps = by_rank([f"{t['steps']} steps" for t in told]), len(twin["rates"])
+    require(mine["steps"] == steps, "accumulation", got, steps=steps, batches=batches)
     if gap(mine["rates"], twin["rates"]) > ROUNDING:
-        got = [some([f"{rate:g}" for rate in mine["rates"]])]
+        rates = [some([f"{rate:g}" for rate in mine["rates"]])]
         symptom = (
             "no schedule"
             if min(mine["rates"]) == max(mine["rates"]) >= 0.99e-2
@@ -70,27 +58,11 @@ def judge_port(answer: Answer) -> list[str]:
             if len(set(mine["rates"])) == 1
             else "rates"
         )
-        raise Difference(
-            symptom,
-            "The learning rates differ from those of the loop.",
-            some([f"{rate:g}" for rate in twin["rates"]]),
-            got,
-        )
-    if not all(t["mode"] for t in told):
-        raise Difference(
-            "eval mode", "The model was given batches in eval mode.", "training mode, in which the loop leaves it"
-        )
+        differ(symptom, rates, right=some([f"{rate:g}" for rate in twin["rates"]]))
+    require(all(t["mode"] for t in told), "eval mode")
     gaps = [gap(t["weights"], twin["norm"]) for t in told]
-    if max(gaps) > ROUNDING:
-        symptom, sentence = "weights", "After training, the weights differ from those of the loop."
-        if gap(mine["weights"], twin["none"]) < ROUNDING:
-            symptom, sentence = "clipping", "The norm of the gradients is not clipped."
-        raise Difference(
-            symptom,
-            sentence,
-            "the weights of the loop with the whole batch",
-            by_rank([f"off by {off:.2g}" for off in gaps]),
-        )
+    symptom = "clipping" if gap(mine["weights"], twin["none"]) < ROUNDING else "weights"
+    require(max(gaps) <= ROUNDING, symptom, by_rank([f"off by {off:.2g}" for off in gaps]))
     return [
         "2 ranks, a dozen batches and more: every weight as after the loop with the whole batch",
         "the learning rate of each step is that of the loop",
@@ -125,9 +97,7 @@ def judge_sampler(answer: Answer) -> list[str]:
         known = {"counted twice": total / size, "over n": total / n, "a count": float(sum(right_ones))}
         symptom = next((name for name, value in known.items() if abs(value - share) < ROUNDING), "accuracy")
         expected, got = apart_all([right], [share])
-        raise Difference(
-            symptom, f"The accuracy is wrong ({counted(n, 'image')} on {counted(ranks, 'rank')}).", expected[0], got
-        )
+        differ(symptom, got, n=n, ranks=ranks, right=expected[0])
     return [
         (
             f"{len(cases)} sets of 1 to 1025 images on 1 to 1024 ranks: the images of each rank, as torch's"
@@ -142,21 +112,17 @@ def _seen(n: int, ranks: int, which: list[int], seen: list[list[int]]) -> None:
     true = [seen_by(rank, ranks, n) for rank in which]
     if seen == true:
         return
-    case = f"{counted(n, 'image')} on {counted(ranks, 'rank')}"
     wrong = [i for i in range(len(which)) if seen[i] != true[i]][:4]  # a few are enough to see it
     shown = sorted({0, 1, 2, 3, *wrong} & set(range(len(which))))[: 4 + len(wrong)]
     got = [(f"rank {which[i]}", some(seen[i], 8)) for i in shown]
-    expected = "; ".join(f"rank {which[i]}: {some(true[i], 8)}" for i in shown)
-    if len({len(s) for s in seen}) > 1:
-        raise Difference("uneven", f"The ranks see different numbers of images ({case}).", expected, got)
-    if any(i >= n or i < 0 for s in seen for i in s):
-        raise Difference("out of range", f"An index belongs to no image ({case}).", expected, got)
-    if len(seen[0]) < len(true[0]):
-        raise Difference("dropped", f"Some images are seen by nobody ({case}).", expected, got)
+    right = "; ".join(f"rank {which[i]}: {some(true[i], 8)}" for i in shown)
+    facts: dict[str, Any] = {"n": n, "ranks": ranks, "right": right}
+    require(len({len(s) for s in seen}) == 1, "uneven", got, **facts)
+    require(all(0 <= i < n for s in seen for i in s), "out of range", got, **facts)
+    require(len(seen[0]) >= len(true[0]), "dropped", got, **facts)
     each = len(true[0])
     blocks = [[i % n for i in range(rank * each, (rank + 1) * each)] for rank in which]
-    symptom = "blocks" if seen == blocks else "other images"
-    raise Difference(symptom, f"A rank sees the wrong images ({case}).", expected, got)
+    differ("blocks" if seen == blocks else "other images", got, **facts)
 
 
 # --- 12.3 -------------------------------------------------------------------------------------------------------------
@@ -173,13 +139,7 @@ def judge_batches(answer: Answer) -> list[str]:
         _lightning(case, pair)
     for case, pair in zip(cases["lightning_errors"], told["lightning_errors"], strict=True):
         if pair != "ValueError":
-            ranks = case[1] * case[2]
-            raise Difference(
-                "no error",
-                f"{counted(case[0], 'image')} can't be divided evenly over {counted(ranks, 'rank')}.",
-                "ValueError",
-                [str(tuple(pair))],
-            )
+            differ("no error", [str(tuple(pair))], how="lightning", batch=case[0], ranks=case[1] * case[2])
     for (batch, workers, replicas), pair in zip(cases["tensorflow"], told["tensorflow"], strict=True):
         right = [batch, batch // (workers * replicas)]
         if pair != right:
@@ -188,18 +148,11 @@ def judge_batches(answer: Answer) -> list[str]:
                 (name for name, value in known.items() if pair != "ValueError" and pair[0] == value != batch),
                 "tensorflow",
             )
-            case_ = f"global batch {batch}, {counted(workers, 'worker')} with {counted(replicas, 'replica')} each"
-            raise Difference(
-                symptom, f"TensorFlow would take a different step ({case_}).", str(tuple(right)), [str(pair)]
-            )
+            facts = {"batch": batch, "workers": workers, "replicas": replicas, "right": tuple(right)}
+            differ(symptom, [str(pair)], **facts)
     for (batch, workers, replicas), pair in zip(cases["tensorflow_errors"], told["tensorflow_errors"], strict=True):
         if pair != "ValueError":
-            raise Difference(
-                "no error",
-                f"{counted(batch, 'image')} can't be divided evenly over {workers * replicas} replicas.",
-                "ValueError",
-                [str(tuple(pair))],
-            )
+            differ("no error", [str(tuple(pair))], how="tensorflow", batch=batch, replicas=workers * replicas)
     return [
         f"{len(cases['lightning'])} clusters: batch size and accumulation make the global batch, with as few parts as"
         " fit",
@@ -214,15 +167,12 @@ def _lightning(case: tuple[int, ...], pair: Any) -> None:
     share = batch // ranks
     parts = next(k for k in range(1, share + 1) if share % k == 0 and share // k <= fits)
     words = f"global batch {batch}, {counted(nodes, 'node')} with {counted(devices, 'device')}, {fits} fit"
-    expected = f"({share // parts}, {parts})"
-    if pair == "ValueError":
-        raise Difference("error", f"You raise ValueError, but this can be done ({words}).", expected)
+    facts = {"case": words, "each": share // parts, "parts": parts, "batch": batch}
+    require(pair != "ValueError", "error", **facts)
     size, accumulate = pair
     got = [f"({size}, {accumulate}): steps of {size * accumulate * ranks} images"]
-    if size < 1 or accumulate < 1:
-        raise Difference("none", f"Nothing is left of the batch ({words}).", expected, got)
-    if size > fits:
-        raise Difference("does not fit", f"A batch of {size} does not fit on a device ({words}).", expected, got)
+    require(size >= 1 and accumulate >= 1, "none", got, **facts)
+    require(size <= fits, "does not fit", got, size=size, **facts)
     if size * accumulate * ranks != batch:
         makes = size * accumulate
         symptom = (
@@ -232,14 +182,8 @@ def _lightning(case: tuple[int, ...], pair: Any) -> None:
             if makes * devices == batch
             else "another step"
         )
-        raise Difference(
-            symptom,
-            f"A step has the wrong number of images ({words}).",
-            f"{expected}: steps of {counted(batch, 'image')}",
-            got,
-        )
-    if accumulate != parts:
-        raise Difference("too many parts", f"Fewer parts are enough ({words}).", expected, got)
+        differ(symptom, got, **facts)
+    require(accumulate == parts, "too many parts", got, **facts)
 
 
 # --- 12.4 -------------------------------------------------------------------------------------------------------------
@@ -303,7 +247,7 @@ def judge_loss(answer: Answer) -> list[str]:
             and 0 in parts
             and all(near(c["value"], c["images"] + c["penalty"]) for c in cases[:i])
         ):
-            raise Difference("empty replica", f"The loss is NaN ({words}).", f"{right:.4f}", ["nan"])
+            differ("empty replica", ["nan"], case=words, right=right)
         if not near(case["value"], right):
             symptom = next(
                 (
@@ -317,16 +261,8 @@ def judge_loss(answer: Answer) -> list[str]:
                 f"{case['value']:.4f} (it should be {case['images']:.4f} for the images and {case['penalty']:.4f} for"
                 " the penalty)"
             ]
-            raise Difference(
-                symptom, f"The replicas' losses don't add up to the loss of the step ({words}).", f"{right:.4f}", got
-            )
-        if case["gap"] > SINGLE:
-            raise Difference(
-                "gradient",
-                f"The loss is right, but the update is not ({words}).",
-                "the gradient of that loss",
-                [f"off by {case['gap']:.2g}"],
-            )
+            differ(symptom, got, case=words, right=right)
+        require(case["gap"] <= SINGLE, "gradient", [f"off by {case['gap']:.2g}"], case=words)
     return [
         f"{len(LOSS_CASES) - 1} global batches, some of them not full: the loss and the update of one device with the"
         " whole batch",
