@@ -148,7 +148,7 @@ def judge_batches(answer: Answer) -> list[str]:
                 (name for name, value in known.items() if pair != "ValueError" and pair[0] == value != batch),
                 "tensorflow",
             )
-            facts = {"batch": batch, "workers": workers, "replicas": replicas, "right": tuple(right)}
+            facts: dict[str, Any] = {"batch": batch, "workers": workers, "replicas": replicas, "right": tuple(right)}
             differ(symptom, [str(pair)], **facts)
     for (batch, workers, replicas), pair in zip(cases["tensorflow_errors"], told["tensorflow_errors"], strict=True):
         if pair != "ValueError":
@@ -167,7 +167,7 @@ def _lightning(case: tuple[int, ...], pair: Any) -> None:
     share = batch // ranks
     parts = next(k for k in range(1, share + 1) if share % k == 0 and share // k <= fits)
     words = f"global batch {batch}, {counted(nodes, 'node')} with {counted(devices, 'device')}, {fits} fit"
-    facts = {"case": words, "each": share // parts, "parts": parts, "batch": batch}
+    facts: dict[str, Any] = {"case": words, "each": share // parts, "parts": parts, "batch": batch}
     require(pair != "ValueError", "error", **facts)
     size, accumulate = pair
     got = [f"({size}, {accumulate}): steps of {size * accumulate * ranks} images"]
