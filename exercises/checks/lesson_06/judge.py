@@ -8,7 +8,7 @@ from typing import Any
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, by_rank, gap, some
+from ..judging import Answer, Exercise, by_rank, differ, gap, require, some
 from .cases import GPIPE_CASES, ROWS, WIDTH, balance_cases
 from .convert_judge import judge_convert
 from .orders_judge import judge_orders
@@ -40,30 +40,14 @@ def judge_balance(answer: Answer) -> list[str]:
     for (layer_s, stages), counts in zip(cases, told["counts"], strict=True):
         case = f"{len(layer_s)} layers of {some([f'{s:.6g}' for s in layer_s], 9)} s on {counted(stages, 'stage')}"
         got = [f"layers of each stage: {some(counts, 16)}"]
-        if len(counts) != stages:
-            raise Difference(
-                "stages", f"The answer has {len(counts)} stages ({case}).", f"{stages} numbers, one for each stage", got
-            )
-        if sum(counts) != len(layer_s):
-            raise Difference(
-                "layers",
-                f"The stages hold {sum(counts)} layers together ({case}).",
-                f"{len(layer_s)}: every layer is on one stage",
-                got,
-            )
-        if min(counts) < 1:
-            raise Difference("empty", f"A stage has no layer ({case}).", "at least 1 on each stage", got)
+        require(len(counts) == stages, "stages", got, found=len(counts), stages=stages, case=case)
+        require(sum(counts) == len(layer_s), "layers", got, found=sum(counts), layers=len(layer_s), case=case)
+        require(min(counts) >= 1, "empty", got, case=case)
         found, best = slowest(layer_s, counts), least(layer_s, stages)
-        if found > best * (1 + 1e-9):
-            even = all(max(c) - min(c) <= 1 for c in told["counts"] if c)
-            digits = 6 if f"{found:.6g}" != f"{best:.6g}" else 12
-            symptom = "equal counts" if even else "not the best"
-            raise Difference(
-                symptom,
-                f"The slowest stage takes {found:.{digits}g} s ({case}).",
-                f"{best:.{digits}g} s, which another division reaches",
-                got,
-            )
+        even = all(max(c) - min(c) <= 1 for c in told["counts"] if c)
+        symptom = "equal counts" if even else "not the best"
+        digits = 6 if f"{found:.6g}" != f"{best:.6g}" else 12
+        require(found <= best * (1 + 1e-9), symptom, got, found=found, best=best, digits=digits, case=case)
     return [
         (
             f"{len(cases)} models of 2 to 120 layers on 1 to 16 stages: every layer on one stage, in order, no"
@@ -103,106 +87,49 @@ def _gpipe(seen: list[dict[str, Any]], twin: dict[str, Any], ranks: int, m: int)
     orders = by_rank([" ".join(s["events"]) for s in seen])
     forwards = [[e for e in s["events"] if e[0] == "F"] for s in seen]
     backwards = [[e for e in s["events"] if e[0] == "B"] for s in seen]
-    if any(len(f) != m for f in forwards):
-        got = by_rank([f"{len(f)} forwards" for f in forwards])
-        raise Difference(
-            "forwards",
-            f"The stage is not called once for each micro-batch ({case}).",
-            f"{m} forwards on every rank",
-            got,
-        )
-    missing = next((rank for rank, s in enumerate(seen) if None in s["gradients"]), None)
-    if missing is not None or any(not b for b in backwards):
-        rank = missing if missing is not None else next(r for r, b in enumerate(backwards) if not b)
-        raise Difference(
-            "no gradient",
-            f"Rank {rank} has no gradient after the step ({case}).",
-            "a gradient for every parameter of every stage",
-            orders,
-        )
-    after = [s["gradients"] for s in seen]
-    gaps = list(map(gap, after, twin["whole"]))
-    if max(gaps) > ROUNDING:
-        got = by_rank([f"off by {off:.2g}" for off in gaps])
-        if any(s["buffers"] < m for s in seen):
-            got = by_rank([f"{counted(s['buffers'], 'tensor')}" for s in seen])
-            raise Difference(
-                "one buffer",
-                f"Several micro-batches came in one tensor ({case}).",
-                f"{m} tensors: backward needs them all again",
-                got,
-            )
-        for key, symptom, sentence in (
-            ("sum", "sum", f"The gradients are {m} times as large as those of the whole batch"),
-            ("last", "last only", "The gradients are those of the last micro-batch alone"),
-            ("last of m", "last only", "The gradients are those of the last micro-batch alone"),
-        ):
-            if gap(after, twin[key]) < ROUNDING:
-                raise Difference(
-                    symptom, f"{sentence} ({case}).", "the gradient of the mean loss over the whole batch", got
-                )
-        raise Difference(
-            "gradients",
-            f"The gradients are not those of one device ({case}).",
-            "the gradient of the mean loss over the whole batch",
-            got,
-        )
+    got = by_rank([f"{len(f)} forwards" for f in forwards])
+    require(all(len(f) == m for f in forwards), "forwards", got, m=m, case=case)
+    without = [rank for rank, s in enumerate(seen) if None in s["gradients"]]
+    without += [rank for rank, b in enumerate(backwards) if not b]
+    if without:
+        differ("no gradient", orders, rank=without[0], case=case)
+    _gradients(seen, twin, m, case)
     _messages(seen, ranks, m, case)
     for rank, s in enumerate(seen):
         computed = [e for e in s["events"] if e[0] in "FB"]
-        if any(e[0] == "B" for e in computed[:m]):
-            raise Difference(
-                "not GPipe",
-                f"Rank {rank} turns back before all its forwards are done ({case}).",
-                f"{m} forwards, then {m} backwards",
-                orders,
-            )
-    if not all(s["overlapped"] for s in seen):
-        raise Difference(
-            "no overlap",
-            f"Rank 1 begins only when rank 0 is done with all its forwards ({case}): nothing is done at the same time.",
-            "rank 1 works on micro-batch 0 while rank 0 works on the next ones",
-            orders,
-        )
+        require("B" not in [e[0] for e in computed[:m]], "not GPipe", orders, rank=rank, m=m, case=case)
+    require(all(s["overlapped"] for s in seen), "no overlap", orders, case=case)
     values = [s["value"] for s in seen]
-    if (off := gap(values[-1], twin["loss"])) > 1e-9:
-        alike = off < 1e-6
-        digits = 12 if alike else 6
-        told = "nothing" if values[-1] is None else f"{values[-1]:.{digits}f}"
-        raise Difference(
-            "loss",
-            f"The last rank does not return the mean loss ({case}).",
-            f"{twin['loss']:.{digits}f} on the last rank" + " (in float64, as the stages compute)" * alike,
-            [(f"rank {ranks - 1}", told)],
-        )
-    others = [rank for rank, value in enumerate(values[:-1]) if value is not None]
-    if others:
-        raise Difference(
-            "loss elsewhere",
-            f"Rank {others[0]} returns a number ({case}), but it has no loss.",
-            "None on all ranks but the last",
-            by_rank([s["value"] for s in seen]),
-        )
+    off = gap(values[-1], twin["loss"])
+    how, digits = ("close", 12) if off < 1e-6 else ("far", 6)
+    got = [(f"rank {ranks - 1}", "nothing" if values[-1] is None else f"{values[-1]:.{digits}f}")]
+    require(off <= 1e-9, "loss", got, how=how, loss=twin["loss"], case=case)
+    for rank, value in enumerate(values[:-1]):
+        require(value is None, "loss elsewhere", by_rank(values), rank=rank, case=case)
+
+
+def _gradients(seen: list[dict[str, Any]], twin: dict[str, Any], m: int, case: str) -> None:
+    after = [s["gradients"] for s in seen]
+    gaps = list(map(gap, after, twin["whole"]))
+    if max(gaps) <= ROUNDING:
+        return
+    tensors = by_rank([counted(s["buffers"], "tensor") for s in seen])
+    require(all(s["buffers"] >= m for s in seen), "one buffer", tensors, m=m, case=case)
+    known = {"sum": "sum", "last": "last only", "last of m": "last only"}
+    symptom = next((symptom for key, symptom in known.items() if gap(after, twin[key]) < ROUNDING), "gradients")
+    differ(symptom, by_rank([f"off by {off:.2g}" for off in gaps]), m=m, case=case)
 
 
 def _messages(seen: list[dict[str, Any]], ranks: int, m: int, case: str) -> None:
-    if any(s["others"] for s in seen):
-        rank, names = next((r, s["others"]) for r, s in enumerate(seen) if s["others"])
-        raise Difference(
-            "collectives", f"Rank {rank} calls {some(names)} ({case}).", "only messages between neighbours"
-        )
+    for rank, s in enumerate(seen):
+        require(not s["others"], "collectives", rank=rank, names=some(s["others"]), case=case)
     wanted = [m * ((rank < ranks - 1) + (rank > 0)) for rank in range(ranks)]
-    counts = [len(s["sent"]) for s in seen]
-    if counts != wanted or [s["received"] for s in seen] != wanted:
-        got = by_rank([f"{len(s['sent'])} sent, {s['received']} received" for s in seen])
-        expected = f"{some(wanted)} messages sent by ranks 0 to {ranks - 1}, and as many received"
-        raise Difference("messages", f"There are too many or too few messages ({case}).", expected, got)
+    sent, received = [len(s["sent"]) for s in seen], [s["received"] for s in seen]
+    got = by_rank([f"{a} sent, {b} received" for a, b in zip(sent, received, strict=True)])
+    require(sent == received == wanted, "messages", got, wanted=some(wanted), last=ranks - 1, case=case)
     nbytes = ROWS * WIDTH * 8
-    if any(n != nbytes for s in seen for n in s["sent"]):
-        got = by_rank([f"{some(sorted(set(s['sent'])))} bytes" for s in seen])
-        raise Difference(
-            "size", f"A message isn't as large as a micro-batch's activation ({case}).", f"{nbytes} bytes each", got
-        )
+    got = by_rank([f"{some(sorted(set(s['sent'])))} bytes" for s in seen])
+    require(all(n == nbytes for s in seen for n in s["sent"]), "size", got, nbytes=nbytes, case=case)
 
 
 SCRIPT = "d65ac8d95b8b"  # the script of 06.2 as the notebook hands it out; a test compares it

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from ..judging import Answer, Difference, Got, some
+from ..judging import Answer, Got, require, some
 from .cases import bubble_cases, order_cases
-from .orders import FULL, SPLIT, Orders, in_flight, parsed, run, shortest, shortest_split, told
+from .orders import FULL, SPLIT, Orders, Step, in_flight, run, shortest, shortest_split, told
 
 SHOWN = 24  # boxes of a stage; longer lists are cut
 
@@ -28,12 +29,7 @@ def judge_orders(answer: Answer) -> list[str]:
         _memory(orders, most, "B", case)
     for case, _, m, most, orders in limited:
         _length(orders, m, most, case)
-    if not any(found["zero_bubble"]):
-        raise Difference(
-            "half done",
-            "`orders` is solved: each step is as short as any order can make it. `zero_bubble` returns no lists yet.",
-            "a list for each stage, with F, I and W boxes",
-        )
+    require(any(found["zero_bubble"]), "half done")
     for case, stages, m, orders in split:
         _valid(orders, stages, m, SPLIT, case)
         _memory(orders, stages, "W", case)
@@ -69,64 +65,40 @@ def _cut(words: list[str]) -> str:
 def _valid(orders: Orders, stages: int, m: int, takes: dict[str, int], case: str) -> None:
     """Every stage has each box once, in an order that can be worked through."""
     got = _by_stage([_cut(list(boxes)) for boxes in orders])
-    if len(orders) != stages:
-        raise Difference(
-            "stages", f"The answer has {_many(len(orders), 'list')} ({case}).", f"{stages}: one for each stage"
-        )
+    require(len(orders) == stages, "stages", found=len(orders), stages=stages, case=case)
     wanted = {f"{kind}{i}" for kind in takes for i in range(m)}
+    in_words = ", ".join(f"{kind}0 to {kind}{m - 1}" for kind in takes)
     for stage, boxes in enumerate(orders):
         counted = Counter(boxes)
-        lacking, others = sorted(wanted - counted.keys()), sorted(counted.keys() - wanted)
-        twice = sorted(box for box, n in counted.items() if n > 1)
-        if lacking or others or twice:
-            what = (
-                f"lists {some(others)}, and this step has no such box"
-                if others
-                else f"has {some(twice)} more than once"
-                if twice
-                else f"lacks {some(lacking)}"
-            )
-            expected = f"{', '.join(f'{kind}0 to {kind}{m - 1}' for kind in takes)}, each once"
-            raise Difference("boxes", f"Stage {stage} {what} ({case}).", expected, got)
-        place = {parsed(box): at for at, box in enumerate(boxes)}
-        kinds = list(takes)
-        for before, after in zip(kinds, kinds[1:], strict=False):
-            if wrong := [i for i in range(m) if place[after, i] < place[before, i]]:
-                raise Difference(
-                    "too early",
-                    f"Stage {stage} has {after}{wrong[0]} before {before}{wrong[0]} ({case}).",
-                    f"{before}{wrong[0]} comes first: it makes what {after}{wrong[0]} needs",
-                    got,
-                )
-    if stuck := run(orders, takes).stuck:
-        at = ", ".join(f"stage {stage} {'is stuck ' * (i == 0)}at {box}" for i, (stage, box) in enumerate(stuck[:3]))
-        raise Difference(
-            "deadlock",
-            f"From some point on nobody works: {at} ({case}).",
-            "lists in which there's always a stage that can go on",
-            got,
-        )
+        wrong = {
+            "others": counted.keys() - wanted,
+            "twice": {box for box, n in counted.items() if n > 1},
+            "lacking": wanted - counted.keys(),
+        }
+        for how, these in wrong.items():
+            named = some(sorted(these))
+            require(not these, "boxes", got, how=how, stage=stage, boxes=named, wanted=in_words, case=case)
+        place = {box: at for at, box in enumerate(boxes)}
+        for before, after in pairwise(takes):
+            for a, b in ((f"{before}{i}", f"{after}{i}") for i in range(m)):
+                require(place[a] < place[b], "too early", got, stage=stage, before=a, after=b, case=case)
+    stuck = run(orders, takes).stuck
+    at = ", ".join(f"stage {stage} {'is stuck ' * (i == 0)}at {box}" for i, (stage, box) in enumerate(stuck[:3]))
+    require(not stuck, "deadlock", got, at=at, case=case)
 
 
 def _memory(orders: Orders, most: int, last: str, case: str) -> None:
     held = [in_flight(boxes, last) for boxes in orders]
-    if max(held) <= most:
-        return
-    stage = next(s for s, n in enumerate(held) if n > most)
     by_b = last == "W" and all(in_flight(boxes, "I") <= most for boxes in orders)
-    raise Difference(
-        "memory until W" if by_b else "memory",
-        f"Stage {stage} holds {held[stage]} micro-batches at once ({case}).",
-        f"at most {most} between F and the end of {last}",
-        _by_stage([f"up to {n}: {_cut(list(boxes))}" for n, boxes in zip(held, orders, strict=True)]),
-    )
+    symptom = "memory until W" if by_b else "memory"
+    got = _by_stage([f"up to {n}: {_cut(list(boxes))}" for n, boxes in zip(held, orders, strict=True)])
+    for stage, n in enumerate(held):
+        require(n <= most, symptom, got, stage=stage, held=n, most=most, last=last, case=case)
 
 
 def _length(orders: Orders, m: int, most: int, case: str) -> None:
     stages, step = len(orders), run(orders, FULL)
     best = shortest(stages, m, most)
-    if step.length == best:
-        return
     held = max(in_flight(boxes, "B") for boxes in orders)
     first = [box[0] for box in orders[0]]
     room = min(most, m)
@@ -138,12 +110,7 @@ def _length(orders: Orders, m: int, most: int, case: str) -> None:
         symptom = "in groups"
     elif most < stages:
         symptom = "little room"
-    raise Difference(
-        symptom,
-        f"The step takes {step.length} units ({case}).",
-        f"{best} units, which another order reaches",
-        _by_stage([_cut(line.split()) for line in told(step, FULL)]) + ["[3] means that the stage waits 3 units"],
-    )
+    require(step.length == best, symptom, _waits(step, FULL), length=step.length, best=best, case=case)
 
 
 def _at_once(boxes: Sequence[str], m: int) -> bool:
@@ -155,11 +122,10 @@ def _at_once(boxes: Sequence[str], m: int) -> bool:
 def _length_split(orders: Orders, m: int, at_once: bool, case: str) -> None:
     stages, step = len(orders), run(orders, SPLIT)
     best = shortest_split(stages, m)
-    if step.length == best:
-        return
-    raise Difference(
-        "W at once" if at_once else "W elsewhere",
-        f"The step takes {step.length} units ({case}).",
-        f"{best} units, which another order reaches",
-        _by_stage([_cut(line.split()) for line in told(step, SPLIT)]) + ["[3] means that the stage waits 3 units"],
-    )
+    symptom = "W at once" if at_once else "W elsewhere"
+    require(step.length == best, symptom, _waits(step, SPLIT), length=step.length, best=best, case=case)
+
+
+def _waits(step: Step, takes: dict[str, int]) -> list[Got]:
+    lines = _by_stage([_cut(line.split()) for line in told(step, takes)])
+    return [*lines, "[3] means that the stage waits 3 units"]
