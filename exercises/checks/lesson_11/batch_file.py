@@ -6,9 +6,7 @@ import random
 import signal
 from collections.abc import Mapping, Sequence
 
-from course_utils.show.units import counted
-
-from ..judging import Answer, Difference, some
+from ..judging import Answer, differ, require, some
 from .cases import JOB_CASES, JOB_IDS, NODE_NAMES, PORT_JOB_IDS, PORT_NEIGHBOURS, SAVE
 from .fake_slurm import UNMATCHED, Played, agent, gpus_of, options, play, play_warned, seconds
 
@@ -32,12 +30,7 @@ def judge_job(answer: Answer) -> list[str]:
             _started(played, names, gpus, str(gpus * cpus), command, str(number))
         _apart({number: played.launches[0][1] for number, played in zip(JOB_IDS, runs, strict=True)})
         failed = play(text, names, JOB_IDS[0], code=3)
-        if failed.code == 0:
-            raise Difference(
-                "exit code",
-                "The training fails, but the job ends well.",
-                "an exit code other than 0, so that Slurm and you see it",
-            )
+        require(failed.code != 0, "exit code", how="failed")
     for text, (nodes, gpus, cpus, minutes, warn_s, _) in zip(told[len(JOB_CASES) :], more, strict=True):
         _head(text, nodes, gpus, gpus * cpus, minutes, warn_s)
     names = NODE_NAMES[1:]
@@ -84,49 +77,19 @@ def _signal(head: Mapping[str, str]) -> tuple[str, int, str]:
 
 
 def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: int) -> None:
-    if not text.startswith("#!"):
-        raise Difference(
-            "no shell",
-            "The file does not begin with #!, and sbatch refuses it.",
-            "#!/bin/bash as the first line, without anything before it",
-        )
+    require(text.startswith("#!"), "no shell")
     head = options(text)
-    if UNMATCHED in head:
-        raise Difference(
-            "quote",
-            f"A quote isn't closed in the line `{head[UNMATCHED]}`, and sbatch refuses the file.",
-            "quotes in pairs",
-        )
+    require(UNMATCHED not in head, "quote", line=head.get(UNMATCHED, ""))
     late = [line for line in text.splitlines() if line.startswith("#SBATCH")]
-    if len(late) > 0 and not head:
-        raise Difference(
-            "too late",
-            "The #SBATCH lines come after a command; Slurm stops reading at the first one.",
-            "the #SBATCH lines right after #!",
-        )
+    require(not late or head, "too late")
     got = [f"the head says: {some([f'{k}={v}' if v else k for k, v in head.items()], 12)}"]
-    if head.get("--nodes") not in (str(nodes), f"{nodes}-{nodes}"):
-        raise Difference("nodes", f"The file does not ask for {counted(nodes, 'node')}.", f"--nodes={nodes}", got)
+    facts = {"nodes": nodes, "gpus": gpus, "cores": cores, "minutes": minutes, "ahead": warn_s}
+    require(head.get("--nodes") in (str(nodes), f"{nodes}-{nodes}"), "nodes", got, **facts)
     per_node, tasks = head.get("--ntasks-per-node"), head.get("--ntasks")
-    if per_node != "1" and tasks != str(nodes):
-        said = f"--ntasks-per-node={per_node}" if per_node else "it says nothing about tasks"
-        raise Difference(
-            "tasks",
-            f"The file does not ask for one task per node ({said}).",
-            "--ntasks-per-node=1: torchrun starts the ranks",
-            got,
-        )
-    if gpus_of(head, nodes) != gpus:
-        raise Difference(
-            "gpus", f"The file does not ask for {counted(gpus, 'GPU')} on each node.", f"--gpus-per-node={gpus}", got
-        )
-    if head.get("--cpus-per-task") != str(cores):
-        raise Difference(
-            "cores",
-            f"The task on each node does not get {cores} cores.",
-            f"--cpus-per-task={cores}, for the ranks of all its GPUs",
-            got,
-        )
+    said = f"--ntasks-per-node={per_node}" if per_node else "it says nothing about tasks"
+    require(per_node == "1" or tasks == str(nodes), "tasks", got, said=said, **facts)
+    require(gpus_of(head, nodes) == gpus, "gpus", got, **facts)
+    require(head.get("--cpus-per-task") == str(cores), "cores", got, **facts)
     time_s = seconds(head.get("--time", ""))
     if time_s != minutes * 60:
         said = (
@@ -134,20 +97,9 @@ def _head(text: str, nodes: int, gpus: int, cores: int, minutes: int, warn_s: in
             if "--time" not in head
             else f"--time={head['--time']}" + ("" if time_s is None else f", which is {time_s / 60:g} minutes")
         )
-        raise Difference(
-            "time",
-            f"The job does not get {minutes} minutes ({said}).",
-            f"--time={minutes}, or 00:{minutes}:00 and the like",
-            got,
-        )
+        differ("time", got, said=said, **facts)
     _, number, ahead = _signal(head)
-    if not number or ahead != str(warn_s):
-        raise Difference(
-            "signal",
-            f"Nobody gets a signal that can be handled {warn_s} s before the end.",
-            f"--signal=B:USR1@{warn_s}, or another signal that a shell can trap",
-            got,
-        )
+    require(number and ahead == str(warn_s), "signal", got, **facts)
 
 
 def _warned(text: str, names: Sequence[str], code: int) -> None:
@@ -164,52 +116,17 @@ def _warned(text: str, names: Sequence[str], code: int) -> None:
     for to, who in told.items():
         found = play_warned(text, names, JOB_IDS[0], to, SAVE, code, number)
         got = [f"--signal={head['--signal']}: {who} got {name} while the job trained"]
-        if found.stale:
-            raise Difference(
-                "stale",
-                f"{SAVE} is still there from an earlier job, and ends this one at its first step.",
-                f"rm -f {SAVE} before srun",
-                got,
-            )
-        if to == "shell" and found.code == -number:
-            raise Difference(
-                "no trap",
-                f"{name} ends the shell of the batch file, and with it the job.",
-                f"trap 'touch {SAVE}' {name} before srun",
-                got,
-            )
-        if to != "shell" and (lost := sorted(set(names) - set(found.ended) - set(found.warned))):
-            where = f"on {some(lost)}"
-            raise Difference(
-                "torchrun killed",
-                f"{name} reaches torchrun {where}, and ends it in the middle of a healthy training.",
-                "B:, for the shell alone",
-                got,
-            )
-        if found.ended == sorted(names) and found.warned != sorted(names):
-            raise Difference(
-                "not warned",
-                f"The job trains on, and {SAVE} does not appear.",
-                f"{SAVE} while the job still trains",
-                got,
-            )
-        if found.ended != sorted(names):
-            raise Difference(
-                "ends early",
-                "The batch file ends while the ranks are still saving, and Slurm ends them with it.",
-                "a wait until srun has ended",
-                got,
-            )
-        if found.code is None:
-            raise Difference("endless", "The file never finishes after the warning.", "a file that finishes", got)
-        if (found.code == 0) != (code == 0):
-            how = "well" if code == 0 else f"with {code}"
-            raise Difference(
-                "exit code",
-                f"After the warning the training ends {how}, but the job with {found.code}.",
-                "the exit code of srun",
-                got,
-            )
+        facts = {"name": name, "save": SAVE, "code": found.code}
+        require(not found.stale, "stale", got, **facts)
+        require(to != "shell" or found.code != -number, "no trap", got, **facts)
+        lost = sorted(set(names) - set(found.ended) - set(found.warned))
+        require(to == "shell" or not lost, "torchrun killed", got, where=f"on {some(lost)}", **facts)
+        warned = found.ended != sorted(names) or found.warned == sorted(names)
+        require(warned, "not warned", got, **facts)
+        require(found.ended == sorted(names), "ends early", got, **facts)
+        require(found.code is not None, "endless", got, how="warned", **facts)
+        ends = "well" if code == 0 else f"with {code}"
+        require((found.code == 0) == (code == 0), "exit code", got, how="warned", ends=ends, **facts)
 
 
 def _meeting(words: Mapping[str, str]) -> tuple[str, str]:
@@ -222,77 +139,37 @@ def _meeting(words: Mapping[str, str]) -> tuple[str, str]:
 
 def _started(played: Played, names: Sequence[str], gpus: int, cores: str, command: Sequence[str], number: str) -> None:
     said = [f"bash said: {line}" for line in played.stderr.strip().splitlines()[-2:]]
-    if played.code == 124 and "end within" in played.stderr:
-        raise Difference("endless", "The file never finishes.", "a file that finishes", said)
+    require(played.code != 124 or "end within" not in played.stderr, "endless", said, how="run")
     got = (
         [f"on {node or 'no node'}: torchrun {' '.join(words)}" for node, words in played.launches]
         or [*played.plain[:2], *said]
         or ["nothing was started"]
     )
     here = [node for node, _ in played.launches]
-    if not played.launches and played.plain:
-        raise Difference(
-            "no torchrun",
-            "The program is started by python, with no torchrun to give it ranks.",
-            "srun torchrun ... on each node",
-            got,
-        )
+    facts = {"names": some(list(names)), "n": len(names), "gpus": gpus, "cores": cores}
+    require(played.launches or not played.plain, "no torchrun", got, **facts)
     if here == [""] * len(here):
-        raise Difference(
-            "no srun",
-            ("torchrun is started on the first node only." if len(names) > 1 else "torchrun is started without srun.")
-            if here
-            else "Nothing starts torchrun.",
-            f"srun torchrun, on {some(list(names))}",
-            got,
-        )
-    if here != list(names):
-        raise Difference(
-            "not each node", f"torchrun is started on {some(here, 8)}.", f"once on each of {some(list(names))}", got
-        )
+        how = "nothing" if not here else "first" if len(names) > 1 else "bare"
+        differ("no srun", got, how=how, **facts)
+    require(here == list(names), "not each node", got, here=some(here, 8), **facts)
     told = [agent(words) for _, words in played.launches]
     words, program = told[0]
     for found, _ in told:
-        if found.get("--nnodes", "1") not in (str(len(names)), f"{len(names)}:{len(names)}"):
-            raise Difference(
-                "nnodes", f"torchrun waits for {found.get('--nnodes', 'one')} nodes.", f"--nnodes={len(names)}", got
-            )
-        if found.get("--nproc-per-node") not in (str(gpus), "gpu", "auto"):
-            raise Difference(
-                "ranks",
-                f"torchrun starts {found.get('--nproc-per-node', '1')} ranks on a node.",
-                f"--nproc-per-node={gpus}, one for each GPU",
-                got,
-            )
+        right = found.get("--nnodes", "1") in (str(len(names)), f"{len(names)}:{len(names)}")
+        require(right, "nnodes", got, nnodes=found.get("--nnodes", "one"), **facts)
+        right = found.get("--nproc-per-node") in (str(gpus), "gpu", "auto")
+        require(right, "ranks", got, ranks=found.get("--nproc-per-node", "1"), **facts)
     _met([found for found, _ in told], names, number, got)
-    if played.elsewhere:
-        raise Difference(
-            "folder",
-            f"torchrun is started in another folder ({played.elsewhere[0]}) than the one the job was submitted from.",
-            "the folder that the file starts in, where the program lies",
-            got,
-        )
-    if program != list(command):
-        raise Difference(
-            "command", f"The program is called as {program}.", f"{list(command)}, each argument whole", got
-        )
-    if not any(first == cores or _value(run, "--cpus-per-task", "-c") == cores for first, run in played.sruns):
-        raise Difference(
-            "cores of srun",
-            "srun doesn't know the number of cores, and gives its task a single one.",
-            "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-            got,
-        )
-    if not any(
-        any(
-            w.startswith("--kill-on-bad-exit") and not w.endswith("=0") or w.startswith("-K") and w != "-K0"
-            for w in run
-        )
-        for _, run in played.sruns
-    ):
-        raise Difference(
-            "not ended", "If torchrun fails on one node, the others go on waiting.", "srun --kill-on-bad-exit=1", got
-        )
+    require(not played.elsewhere, "folder", got, folder="".join(played.elsewhere[:1]), **facts)
+    require(program == list(command), "command", got, program=program, command=list(command), **facts)
+    knows = any(first == cores or _value(run, "--cpus-per-task", "-c") == cores for first, run in played.sruns)
+    require(knows, "cores of srun", got, **facts)
+    require(any(any(map(_kills, run)) for _, run in played.sruns), "not ended", got, **facts)
+
+
+def _kills(word: str) -> bool:
+    """Whether this word of an srun asks it to end all tasks when one fails."""
+    return word.startswith("--kill-on-bad-exit") and not word.endswith("=0") or word.startswith("-K") and word != "-K0"
 
 
 def _apart(launches: Mapping[int, Sequence[str]]) -> None:
@@ -300,52 +177,25 @@ def _apart(launches: Mapping[int, Sequence[str]]) -> None:
     seen: dict[str, int] = {}
     for number, words in launches.items():
         port = _meeting(agent(words)[0])[1]
-        if port in seen:
-            raise Difference(
-                "one port",
-                f"Two jobs meet at the same port, {port}: {seen[port]} and {number}.",
-                "another port for each of a thousand neighbours: take it from $SLURM_JOB_ID",
-            )
+        require(port not in seen, "one port", port=port, one=seen.get(port), other=number)
         seen[port] = number
 
 
 def _met(told: Sequence[Mapping[str, str]], names: Sequence[str], number: str, got: list[str]) -> None:
     meetings = [_meeting(words) for words in told]
-    if not meetings:
-        raise Difference("no srun", f"Nothing starts torchrun in job {number}.", "srun torchrun ... on each node", got)
-    if "--standalone" in told[0]:
-        raise Difference(
-            "standalone", "With --standalone each node trains alone.", f"one meeting point for all, on {names[0]}", got
-        )
-    if len(set(meetings)) > 1:
-        raise Difference(
-            "own meeting", "Each node goes to a meeting point of its own.", f"one for all, on {names[0]}", got
-        )
+    require(meetings, "no srun", got, how="job", job=number)
+    facts = {"first": names[0]}
+    require("--standalone" not in told[0], "standalone", got, **facts)
+    require(len(set(meetings)) == 1, "own meeting", got, **facts)
     host, port = meetings[0]
-    if host != names[0]:
-        raise Difference(
-            "host", f"The agents meet at {host or 'no host'!r}.", f"the first node of the job, here {names[0]}", got
-        )
-    if not port.isdigit() or not 1024 <= int(port) <= 65_535:
-        raise Difference(
-            "port", f"The port is {port or 'missing'}.", "a number from 1024 to 65535, for job numbers of any size", got
-        )
+    require(host == names[0], "host", got, host=repr(host or "no host"), **facts)
+    require(port.isdigit() and 1024 <= int(port) <= 65_535, "port", got, port=port or "missing", **facts)
     if told[0].get("--rdzv-backend", "static") != "c10d":
         numbers = [words.get("--node-rank") for words in told]
-        if numbers != [str(i) for i in range(len(names))]:
-            raise Difference(
-                "backend",
-                f"Without --rdzv-backend=c10d each node needs its number; they have {numbers}.",
-                "--rdzv-backend=c10d",
-                got,
-            )
-    elif number not in told[0].get("--rdzv-id", ""):
-        raise Difference(
-            "rdzv id",
-            f"The rendezvous is called {told[0].get('--rdzv-id', 'none')!r}.",
-            "--rdzv-id=$SLURM_JOB_ID, so that jobs do not mix",
-            got,
-        )
+        require(numbers == [str(i) for i in range(len(names))], "backend", got, numbers=numbers)
+    else:
+        name = told[0].get("--rdzv-id", "")
+        require(number in name, "rdzv id", got, name=repr(told[0].get("--rdzv-id", "none")))
 
 
 def _value(words: Sequence[str], long: str, short: str) -> str:

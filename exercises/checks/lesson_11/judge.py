@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from course_utils.show.units import counted
 
-from ..judging import Answer, Difference, Exercise, some
+from ..judging import Answer, Exercise, differ, require, some
 from .batch_file import judge_job
 from .cases import HANG_CASES, NODES_CASES, TABLE_CASES, hours, random_hangs, random_nodes, random_tables
 from .cases import table as _table
@@ -22,15 +22,12 @@ def judge_hang(answer: Answer) -> list[str]:
         case = "; ".join(
             f"rank {r}: {some(list(e), 14) if e is not None else 'no record'}" for r, e in sorted(entered.items())
         )
-        expected, got = f"({right!r}, {wanted})", [f"({word!r}, {ranks})"]
-        if word != right:
-            raise Difference(f"not {right}", f"The answer is {word!r} ({case}).", expected, got)
-        if sorted(ranks) == wanted and ranks != wanted:
-            raise Difference("order", f"The ranks are not in order ({case}).", expected, got)
-        if ranks != wanted:
-            others = sorted(set(entered) - set(wanted))
-            symptom = "those who wait" if ranks == others and word == "behind" else f"ranks {right}"
-            raise Difference(symptom, f"The answer names other ranks ({case}).", expected, got)
+        got, facts = [f"({word!r}, {ranks})"], {"case": case, "word": repr(word), "right": (right, wanted)}
+        require(word == right, f"not {right}", got, **facts)
+        require(sorted(ranks) != wanted or ranks == wanted, "order", got, **facts)
+        others = sorted(set(entered) - set(wanted))
+        symptom = "those who wait" if ranks == others and word == "behind" else f"ranks {right}"
+        require(ranks == wanted, symptom, got, **facts)
     return [f"{len(cases)} hangs of 1 to 6 ranks: what went wrong, and on which ranks to look"]
 
 
@@ -57,32 +54,17 @@ def judge_nodes(answer: Answer) -> list[str]:
             for k, (done, cost) in sorted(rows.items())
         ]
         case = f"within {deadline_h:g} h and {budget:g} node hours"
-        if n is not None and n not in rows:
-            raise Difference("not measured", f"{n} nodes were not measured ({case}).", f"one of {sorted(rows)}", told)
+        facts = {"n": n, "case": case, "right": right, "measured": sorted(rows)}
+        require(n is None or n in rows, "not measured", told, **facts)
         if n is None:
-            raise Difference(
-                "none", f"The answer is None, but there is one that fits ({case}).", f"{right} nodes", told
-            )
-        if rows[n][0] > deadline_h + 1e-9:
-            raise Difference(
-                "too late", f"{n} nodes are done after {rows[n][0]:.1f} h, with the queue ({case}).", f"{right}", told
-            )
-        if rows[n][1] > budget + 1e-9:
-            raise Difference("too dear", f"{n} nodes take {rows[n][1]:.1f} node hours ({case}).", f"{right}", told)
+            differ("none", told, **facts)
+        done, cost = rows[n]
+        facts |= {"done": done, "cost": cost}
+        require(done <= deadline_h + 1e-9, "too late", told, **facts)
+        require(cost <= budget + 1e-9, "too dear", told, **facts)
         assert right is not None  # n fits, so something does
-        if round(rows[n][1], 9) > round(rows[right][1], 9):
-            raise Difference(
-                "not the cheapest",
-                f"{n} nodes are in time, but {right} would cost less ({case}).",
-                counted(right, "node"),
-                told,
-            )
-        raise Difference(
-            "not the soonest",
-            f"{n} nodes cost as much as {right}, but those are done sooner ({case}).",
-            counted(right, "node"),
-            told,
-        )
+        dear = round(cost, 9) > round(rows[right][1], 9)
+        differ("not the cheapest" if dear else "not the soonest", told, **facts)
     return [
         f"{len(cases)} deadlines, budgets and queues: the cheapest of the measured runs that is in time",
         "and None if there is none",
@@ -109,43 +91,32 @@ def judge_table(answer: Answer) -> list[str]:
         right = _table(step_s, kind)
         case = f"{kind} scaling on {some(sorted(step_s))} nodes"
         got = [f"{n:g} nodes: {s:.3f}, {e:.3f}" for n, s, e in rows]
-        expected = "; ".join(f"{counted(n, 'node')}: {s:.3f}, {e:.3f}" for n, s, e in right)
+        facts = {"case": case, "right": "; ".join(f"{counted(n, 'node')}: {s:.3f}, {e:.3f}" for n, s, e in right)}
         if [n for n, _, _ in rows] != [n for n, _, _ in right]:
             same = sorted(n for n, _, _ in rows) == [n for n, _, _ in right]
-            raise Difference(
-                "order" if same else "rows",
-                f"The rows are those of {some([f'{n:g}' for n, _, _ in rows])} nodes ({case}).",
-                expected,
-                got,
-            )
+            differ("order" if same else "rows", got, nodes=some([f"{n:g}" for n, _, _ in rows]), **facts)
         if _near(rows, right):
             continue
         other = "strong" if kind == "weak" else "weak"
-        for symptom, wrong, said in (
-            ("mean", _table(step_s, kind, middle=False), "You take the mean of the steps, and one slow step spoils it"),
-            ("other kind", _table(step_s, other), f"This is {other} scaling"),
-            ("reference", _table(step_s, kind, one=True), "The smallest run counts as one node"),
-            ("percent", [(n, s, 100 * e) for n, s, e in right], "The efficiency is in percent"),
-        ):
-            if _near(rows, wrong):
-                raise Difference(symptom, f"{said} ({case}).", expected, got)
-        if _near(rows, [(n, s, min(1.0, e)) for n, s, e in right]):
-            raise Difference("cut at 1", f"An efficiency above 1 is cut off ({case}).", expected, got)
+        known = {
+            "mean": _table(step_s, kind, middle=False),
+            "other kind": _table(step_s, other),
+            "reference": _table(step_s, kind, one=True),
+            "percent": [(n, s, 100 * e) for n, s, e in right],
+            "cut at 1": [(n, s, min(1.0, e)) for n, s, e in right],
+        }
+        for symptom, wrong in known.items():
+            require(not _near(rows, wrong), symptom, got, other=other, **facts)
         i = next(i for i, (a, b) in enumerate(zip(rows, right, strict=True)) if not _near([a], [b]))
         column = "speed-up" if abs(rows[i][1] - right[i][1]) > 1e-6 else "efficiency"
-        raise Difference(column, f"The {column} of {right[i][0]} nodes is wrong ({case}).", expected, got)
+        differ(column, got, nodes=right[i][0], **facts)
     for count, (step_s, kind, least) in zip(told["counts"], cases, strict=True):
         rows = _table(step_s, kind)
         if count != _largest(rows, least):
             case = "; ".join(f"{counted(n, 'node')} {e:.3f}" for n, _, e in rows) + f"; at least {least}"
             after = [n for n, _, e in rows if e >= least]
             symptom = "after a bad one" if after and count == max(after) else "largest"
-            raise Difference(
-                symptom,
-                f"{counted(count, 'node')} is not the largest run that is worth it ({case}).",
-                counted(_largest(rows, least), "node"),
-                [counted(count, "node")],
-            )
+            differ(symptom, [counted(count, "node")], count=count, case=case, largest=_largest(rows, least))
     return [
         f"{len(cases)} tables of strong and weak scaling, against the smallest run: speed-up and efficiency",
         "the largest run that is worth its nodes",
