@@ -5,19 +5,14 @@ from __future__ import annotations
 import random
 from typing import Any, NoReturn
 
-from ..judging import Answer, Difference, some
+from ..judging import Answer, Difference, differ, require, some
 from .cases import EPOCH_STEPS, KILLED_AT, STEPS, random_kills
 
 Run = dict[str, Any]
 WEIGHTS, OPTIMIZER, LR, PYTHON, TORCH = range(5)  # what a row holds of the moment before a step
 MOST_FILES = 3
 WRITING, BETWEEN = "killed while it wrote a checkpoint", "killed between two things that it did to the folder"
-FORGOTTEN = {
-    OPTIMIZER: ("optimizer", "the optimizer's averages aren't those of that moment"),
-    LR: ("schedule", "the learning rate isn't that of the same step"),
-    PYTHON: ("Python's numbers", "Python's `random` doesn't go on where it was"),
-    TORCH: ("torch's numbers", "torch doesn't go on with the random numbers that it was at"),
-}
+FORGOTTEN = {OPTIMIZER: "optimizer", LR: "schedule", PYTHON: "Python's numbers", TORCH: "torch's numbers"}  # symptoms
 
 
 def judge_killed(answer: Answer) -> list[str]:
@@ -28,29 +23,22 @@ def judge_killed(answer: Answer) -> list[str]:
     told = answer.on_ranks("killed.kills", ranks=1, given=given)[0]
     twin, other = told["twins"]
     if told.get("endless"):
-        raise Difference("endless", "A start of the program doesn't come to its end.", f"{STEPS} steps in all")
+        differ("endless", steps=STEPS)
     first = told["first"]
     _ended(first, "when nobody kills it")
-    if not first["result"]:
-        raise Difference("no result", "The program ends, and there's no `result.pt` in FOLDER.", "the result")
+    require(first["result"], "no result", how="none")
     if not first["rows"]:
         _elsewhere()
     _equal([first], twin, "nobody killed it")
-    if len(first["rows"]) != STEPS:
-        raise Difference("another training", f"It makes {len(first['rows'])} steps.", f"{STEPS}, as before")
+    require(len(first["rows"]) == STEPS, "another training", how="steps", made=len(first["rows"]), steps=STEPS)
     _follow(told["moment"], twin, f"killed after {moment} steps, and started again")
     _follow(told["restarts"], twin, f"killed {len(restarts)} times in one training")
     again = told["again"]
     _ended(again, "when it's started once more after it was done")
-    if again["rows"] or again["result"] != first["result"]:
-        raise Difference(
-            "trains again",
-            f"Started once more after it was done, it makes {len(again['rows'])} steps.",
-            "no step, and the same result",
-        )
+    rests = not again["rows"] and again["result"] == first["result"]
+    require(rests, "trains again", made=len(again["rows"]))
     _ended(told["other"], "in another folder")
-    if told["other"]["result"] != other["result"]:
-        raise Difference("another folder", "In another folder, with another seed, the result isn't that seed's.", "it")
+    require(told["other"]["result"] == other["result"], "another folder", how="seed")
     _follow(told["bytes"], twin, WRITING)
     _follow(told["events"], twin, BETWEEN)
     _full(told["full"], twin)
@@ -60,12 +48,8 @@ def judge_killed(answer: Answer) -> list[str]:
     _equal(told["result"], twin, "killed while it wrote the result")
     _names(first)
     for what, run in (("a run that nobody killed", first), ("all the kills", told["bytes"][-1])):
-        if len(run["files"]) > MOST_FILES:
-            raise Difference(
-                "litter",
-                f"After {what} there are {len(run['files'])} files in the folder: {some(sorted(run['files']))}.",
-                "result.pt, and at most two checkpoints",
-            )
+        files = sorted(run["files"])
+        require(len(files) <= MOST_FILES, "litter", what=what, n=len(files), files=some(files))
     _synced(first)
     for run in (again, *told["moment"], *told["restarts"], *told["bytes"], *told["events"]):
         _out_of_sight(run)
@@ -115,25 +99,18 @@ def _follow(runs: list[Run], twin: Run, case: str) -> None:
         _readable(run)
         done = (place or 0) + len(run["rows"])
     _ended(runs[-1], f"at the end ({case})")
-    if not runs[-1]["result"]:
-        raise Difference("no result", f"The program ends, and there's no `result.pt` ({case}).", "the result")
+    require(runs[-1]["result"], "no result", how="killed", case=case)
     _equal(runs, twin, case)
 
 
 def _elsewhere() -> NoReturn:
-    raise Difference(
-        "another folder",
-        "In an empty folder, the program doesn't begin at the beginning.",
-        "nothing from other runs: all that it keeps lies in FOLDER",
-    )
+    differ("another folder", how="empty")
 
 
 def _readable(run: Run) -> None:
     if "unreadable" in (run["result"] or {}):
         before = f"just before this: {run['at']}" if "at" in run else "in the middle of the result"
-        raise Difference(
-            "half a result", f"Killed {before}, it left a `result.pt` that can't be read.", "none, or a whole one"
-        )
+        differ("half a result", before=before)
 
 
 def _went_on(run: Run, before: Run, place: int | None, done: int, case: str) -> None:
@@ -145,46 +122,33 @@ def _went_on(run: Run, before: Run, place: int | None, done: int, case: str) -> 
             symptom = "leftover"
         _ended(run, f"when it was started again ({saved})", symptom)
     if place is None:
-        raise Difference(
-            "weights",
-            f"The first step after a kill begins with weights that the training never had ({case}).",
-            "those of the last checkpoint",
-        )
+        differ("weights", how="never", case=case)
     steps, last = len(run["rows"]), run["ended"] == "returned"
     again = done - place
     if last and place == 0 < again and steps < STEPS:
-        raise Difference(
-            "weights", f"It goes on later in the training, with the weights of its beginning ({case}).", "those it had"
-        )
+        differ("weights", how="beginning", case=case)
     if last and steps != STEPS - place:
         if symptom:
             _not_together(saved)
         _wrong_count(steps, place, case)
     if again > EPOCH_STEPS:
-        what = f"{again} steps are done again ({saved})."
         if not symptom and case == WRITING:
-            raise Difference("leftover", f"After kills in a save, a later one left no checkpoint: {what}", "at most 6")
+            differ("leftover", again=again, case=saved)
         symptom = symptom or ("starts over" if place == 0 and done > 2 * EPOCH_STEPS else "too much again")
-        raise Difference(symptom, what[0].upper() + what[1:], f"at most an epoch, {EPOCH_STEPS} steps")
-    if again < 0:
-        raise Difference("left out", f"{-again} steps are left out ({saved}).", "every step of the training")
+        differ(symptom, how="kill", again=again, case=saved, epoch=EPOCH_STEPS)
+    require(again >= 0, "left out", how="place", steps=-again, case=saved)
 
 
 def _not_together(case: str) -> NoReturn:
-    raise Difference(
-        "not together",
-        f"After a kill in a save, it goes on with parts of two different moments ({case}).",
-        "all parts of one moment, as after a kill at another time",
-    )
+    differ("not together", case=case)
 
 
 def _wrong_count(steps: int, place: int, case: str) -> None:
     """The weights say at which place it goes on, and the number of steps says another one."""
-    expected = f"{STEPS - place} steps: the training has {STEPS}, and these weights have had {place}"
-    what = f"After the kill the program makes {steps} more steps ({case})."
-    if steps < STEPS - place:
-        raise Difference("left out", what, expected)
-    raise Difference("epoch twice" if steps == STEPS - place + EPOCH_STEPS else "from epoch 0", what, expected)
+    facts: dict[str, Any] = {"steps": steps, "case": case, "right": STEPS - place, "all": STEPS, "had": place}
+    twice = steps == STEPS - place + EPOCH_STEPS
+    symptom = "left out" if steps < STEPS - place else "epoch twice" if twice else "from epoch 0"
+    differ(symptom, how="count", **facts)
 
 
 def _equal(runs: list[Run], twin: Run, case: str) -> None:
@@ -193,23 +157,16 @@ def _equal(runs: list[Run], twin: Run, case: str) -> None:
     if found == right:
         return
     if "unreadable" in found:
-        raise Difference(
-            "no result", f"`result.pt` isn't what the program saved before: {found['unreadable']}", "weights and losses"
-        )
-    if len(runs) == 1:
-        raise Difference("another training", f"The result is another one, though {case}.", "the program's own result")
+        differ("no result", how="other", why=found["unreadable"])
+    require(len(runs) > 1, "another training", how="result", case=case)
     if case in (WRITING, BETWEEN):
         _not_together(case)
     for run in runs[1:]:
         _compare(run, twin, case)
     if found["weights"] == right["weights"]:
         got, wanted = found["losses"], right["losses"]
-        raise Difference(
-            "losses",
-            f"The weights are right, and the list of losses isn't ({case}): it has {len(got)}.",
-            f"{len(wanted)}, one for each epoch, as in a run that wasn't killed",
-        )
-    raise Difference("another run", f"The weights at the end are others ({case}).", "the same, to the last bit")
+        differ("losses", case=case, n=len(got), right=len(wanted))
+    differ("another run", case=case)
 
 
 def _compare(run: Run, twin: Run, case: str) -> None:
@@ -220,9 +177,8 @@ def _compare(run: Run, twin: Run, case: str) -> None:
         if not differs:
             continue
         known = next((FORGOTTEN[i] for i in FORGOTTEN if i in differs), None)
-        if known and WEIGHTS not in differs and (number == 0 or known[0] == "schedule"):
-            symptom, what = known
-            raise Difference(symptom, f"In step {place + number}, {what} ({case}).", "all as if nobody had killed it")
+        if known and WEIGHTS not in differs and (number == 0 or known == "schedule"):
+            differ(known, step=place + number, case=case)
         return
 
 
@@ -230,11 +186,7 @@ def _out_of_sight(run: Run) -> None:
     """Raise if a start trains on more batches than it makes steps of the optimizer: one, where it's killed between."""
     batches, steps = run.get("batches", 0), len(run["rows"])
     if batches > steps + 1:
-        raise Difference(
-            "too much again",
-            f"A start trains on {batches} batches, and the optimizer makes {steps} steps: the others are done again.",
-            "after a kill, at most the 6 steps of an epoch",
-        )
+        differ("too much again", how="out of sight", batches=batches, steps=steps)
 
 
 def _full(cases: list[list[Run]], twin: Run) -> None:
@@ -244,11 +196,9 @@ def _full(cases: list[list[Run]], twin: Run) -> None:
             continue  # it syncs in another way
         what = "`os.fsync` said that the disk can't write the file" if broken else "The disk was full"
         if failed["ended"] != "raised":
-            raise Difference("swallowed", f"{what}, and the program ended as if all was well.", "the exception")
-        if beside := sorted(failed["files"].keys() - begun["files"].keys()):
-            raise Difference(
-                "left half", f"{what}, and {some(beside)} stayed in the folder.", "only what was there before"
-            )
+            differ("swallowed", what=what)
+        beside = sorted(failed["files"].keys() - begun["files"].keys())
+        require(not beside, "left half", what=what, files=some(beside))
         _follow([begun, {**failed, "ended": "killed", "kind": "bytes"}, more], twin, what)
 
 
@@ -256,16 +206,9 @@ def _names(first: Run) -> None:
     """Each file that's there at the end has got its name by a rename, in its own folder."""
     renames = [e for e in first["events"] if e["what"] in ("rename", "link")]
     for name in sorted(first["files"]):
-        if name not in [e["to"] for e in renames]:
-            raise Difference(
-                "in place",
-                f"`{name}` is written under its own name: until the last byte, there's half a file.",
-                "another name first, then a rename",
-            )
+        require(name in [e["to"] for e in renames], "in place", name=name)
     if away := next((e for e in renames if not e["path"]), None):
-        raise Difference(
-            "other folder", f"`{away['to']}` is written in another folder, and moved from there.", "a file next to it"
-        )
+        differ("other folder", name=away["to"])
 
 
 def _synced(first: Run) -> None:
@@ -277,25 +220,14 @@ def _synced(first: Run) -> None:
         if what == "sync" and path == ".":
             fresh = ""
         elif fresh and what in ("open", "sync", "end"):
-            raise Difference(
-                "name not on disk",
-                f"After the rename to `{fresh}` the folder isn't synced: the name may be lost.",
-                "`os.fsync` of the folder",
-            )
+            differ("name not on disk", name=fresh)
         elif what == "sync":
             whole[path] = event["size"]
         elif what == "open":
             whole.pop(path, None)
         elif what in ("rename", "link"):  # a link gives a name to a file that has none
-            if path not in whole:
-                raise Difference(
-                    "not on disk",
-                    f"`{to}` gets its name before its bytes are on the disk.",
-                    "`os.fsync` of the file before the rename",
-                )
+            require(path in whole, "not on disk", name=to)
             whole[to], fresh = whole.pop(path), to
     for name, size in first["files"].items():
-        if whole.get(name, size) < size:
-            raise Difference(
-                "before flush", f"At the time of `os.fsync`, `{name}` had {whole[name]} of {size} bytes.", "all of them"
-            )
+        synced = whole.get(name, size)
+        require(synced >= size, "before flush", name=name, synced=synced, size=size)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from course_utils.show.units import counted
 
 from ..judging import Answer, Exercise, differ, require, some
-from .batch_file import judge_job
 from .cases import HANG_CASES, NODES_CASES, TABLE_CASES, hours, random_hangs, random_nodes, random_tables
 from .cases import table as _table
+from .job_judge import judge_job
 
 # --- 11.2 -------------------------------------------------------------------------------------------------------------
 
