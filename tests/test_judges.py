@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import dataclasses
 import itertools
 import json
 import random
 import re
+import string
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -431,3 +434,40 @@ def test_every_pair_of_programs_that_can_be_mistaken_has_a_symptom() -> None:
     for made, said in pairs:
         wrong = [dataclasses.replace(curve, said=said) if curve.program == made else curve for curve in right]
         assert symptom(curves_judge.decide, wrong) == curves_judge.SYMPTOMS[made, said]
+
+
+def sentences(row: dict[str, Any]) -> list[str]:
+    """All that a row of hints.toml may put facts into."""
+    found = [row.get(key, "") for key in ("differs", "expected")]
+    return [text for words in found for text in (words.values() if isinstance(words, dict) else [words])]
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "exercises" / "checks").glob("lesson_*")), ids=lambda p: p.name)
+def test_each_symptom_has_words_and_its_judge_gives_the_facts_in_them(folder: Path) -> None:
+    """Also for symptoms that no answer reaches. Where a judge passes on facts that it has collected, only the row."""
+    tables = tomllib.loads((folder / "hints.toml").read_text())
+    rows: dict[str, list[set[str]]] = {}
+    for table in tables.values():
+        for symptom, row in table.items():
+            if isinstance(row, dict) and "differs" in row:
+                row = {"expected": table.get("expected", "")} | row
+                parsed = [part for text in sentences(row) for part in string.Formatter().parse(text)]
+                rows.setdefault(symptom, []).append({field.split(".")[0] for _, field, _, _ in parsed if field})
+    calls = 0
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            if node.func.id not in ("require", "differ"):
+                continue
+            symptom = node.args[node.func.id == "require"]
+            if not isinstance(symptom, ast.Constant):
+                continue
+            calls += 1
+            where = f"{path.name}, line {node.lineno}: {symptom.value}"
+            assert symptom.value in rows, f"{where} has no words in hints.toml"
+            given = {keyword.arg for keyword in node.keywords}
+            if None in given or "how" in given:  # collected before, or of one sentence among several
+                continue
+            assert any(fields <= given for fields in rows[symptom.value]), f"{where} lacks {rows[symptom.value]}"
+    assert calls > 5
