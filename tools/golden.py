@@ -40,7 +40,7 @@ CHANCE = "device_ids, and a model that nobody moved"  # of the mistakes, the one
 
 _MASKS = [  # what differs from run to run: a pattern, and what stands for it
     (re.compile(r"0x[0-9a-f]{6,}"), "<address>"),
-    (re.compile(r"/tmp/course-\w+(/course-\w+)?"), "<temporary>"),
+    (re.compile(r"/tmp/course-[\w-]+(/course-\w+)?"), "<temporary>"),
     (re.compile(r"(?<![\w.])/(?:[\w.+@-]+/)*(?=site-packages/|python3\.\d+/)"), "<python>/"),
     (re.compile(r"kernel-[\w-]+|launches/[\w.-]+"), "<launch>"),
     (re.compile(r"\b(pid|process|PID) \d+"), r"\1 <pid>"),
