@@ -92,7 +92,8 @@ def answers(number: str) -> Part:
         found[name] = {"outcome": judged.outcome, "symptom": judged.symptom, "checked": list(judged.checked)}
         if judged.difference:
             one = judged.difference
-            found[name] |= {"differs": one.differs, "expected": one.expected, "got": one.got, "hints": list(one.hints)}
+            hints = check.hints_of(name.partition(" ")[0]).get(judged.symptom, one.hints)
+            found[name] |= {"differs": one.differs, "expected": one.expected, "got": one.got, "hints": list(hints)}
         if judged.words:
             found[name]["words"] = judged.words
     return found
