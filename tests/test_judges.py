@@ -62,6 +62,7 @@ def test_batches_are_dealt_like_cards_and_padded_from_the_front() -> None:
         ([13 / 21] * 4, ""),
         ([(13 + 3) / 24] * 4, "padding"),
         ([13 / 21, 0.0, 0.0, 0.0], "one rank"),
+        ([13 / 21, 13 / 21, 13 / 21, 13 / 24], "ranks disagree"),  # the padded number on the last rank
         ([0.25, 0.5, 0.25, 0.5], "ranks disagree"),
         ([0.25] * 4, "wrong value"),
         ("local", "local"),
