@@ -92,7 +92,8 @@ class _Progress(LiveView):
 
 
 class Explorer:
-    """`render(values, found, answered)` draws the settings; before the reader has guessed, `answered` is False, and the
+    """`render(values, found, answered)` draws the settings, and never raises: for those that don't go together it
+    returns `View.refusal(why)`. Before the reader has guessed, `answered` is False, and the
     picture keeps the answer to itself. `leaves_out` says what the model doesn't know; `still` draws what moves as
     frames side by side, for pages that run nothing. Raises ValueError for a setting that can't be."""
 
