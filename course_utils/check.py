@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .failure.errors import CourseError, LaunchError
-from .folders import COURSE, notebook_folder, notebook_name, save_script
+from .folders import COURSE, add_json_line, json_lines, notebook_folder, notebook_name, save_script
 from .machine.optional_packages import missing
 from .show.card import Card, Outcome
 from .show.table import Table, show
@@ -301,16 +301,7 @@ def _last() -> dict[str, str]:
 
 def _records() -> list[dict[str, Any]]:
     """What was checked from notebooks with this name in this folder. (Copies in other folders share the name.)"""
-    try:
-        lines = (notebook_folder() / RECORDS).read_text().splitlines()
-    except OSError:
-        return []
-    records = []
-    for line in lines:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # a line that was cut off when its writer was killed
+    records = json_lines(notebook_folder() / RECORDS)
     return [record for record in records if record.get("folder") == Path.cwd().name]
 
 
@@ -331,14 +322,9 @@ def _record(exercise: Exercise, found: Judgement, source: str, opened: int) -> N
         "answer": _short_hash(source),
         "hints": opened,
     }
-    line = (json.dumps(record) + "\n").encode()
     for path in (notebook_folder() / RECORDS, os.environ.get("COURSE_CHECKS_FILE")):
         if path:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(fd, line)
-            finally:
-                os.close(fd)
+            add_json_line(Path(path), record)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

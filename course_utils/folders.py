@@ -13,10 +13,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE.parent  # of the course, where this package is used from one
@@ -278,3 +279,27 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:  # another launch has just removed it
         return 0.0
+
+
+def add_json_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Add a record to a file of JSON lines, in a single write, so that processes don't tear each other's. Raises
+    OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(fd, (json.dumps(record) + "\n").encode())
+    finally:
+        os.close(fd)
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file of JSON lines. One that was cut off when its writer was killed is left out, and a file that
+    can't be read has none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        with suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record

@@ -16,7 +16,7 @@ from conftest import load_tool
 
 from course_utils import predict
 from course_utils.emulation import edges, links, meeting
-from course_utils.emulation.clusters import Cluster, Link, UnknownCluster, cluster
+from course_utils.emulation.clusters import EmulatedCluster, EmulatedLink, UnknownCluster, cluster
 from course_utils.failure.errors import RankError, records_of
 from course_utils.launching.launcher import launch
 from course_utils.results.collectives import unnoticed
@@ -65,7 +65,7 @@ def test_clusters_by_name_file_and_dict(name: Any, nodes: int, bytes_: int, tmp_
     (tmp_path / "own.toml").write_text(OWN)
     found = cluster(f"{tmp_path}/{name}" if str(name).startswith("own") else name)
     assert (found.nodes, found.device.memory_bytes) == (nodes, bytes_)
-    assert Cluster.from_json(found.to_json()) == found
+    assert EmulatedCluster.from_json(found.to_json()) == found
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_this_machine_is_a_cluster_once_it_was_measured(tmp_path: Path, monkeypa
     assert links.seconds("all_reduce", 1e8, links.Route.of(found, range(2))) == pytest.approx(0.1, rel=0.01)
 
 
-def _plain(count: int, nodes: int = 1, cards: int = 1) -> Cluster:
+def _plain(count: int, nodes: int = 1, cards: int = 1) -> EmulatedCluster:
     side = {"kind": "plain", "hop_s": 1e-6, "cards": cards}
     own = {"count": count, "device": {"like": "A100", "per_node": 8}, "inside": {"busbw_Bps": 1e11, **side}}
     return cluster({**own, "between": {"busbw_Bps": 1e10, **side}, "nodes": nodes})
@@ -155,14 +155,14 @@ def test_nccl_takes_the_fastest_of_its_ways() -> None:
         times = [links.seconds("all_reduce", 4.0**k, route) for k in range(16)]
         assert times == sorted(times) and times[0] < 100e-6
     assert links.seconds("all_reduce", 1e9, links.Route.of(cluster("8xA100"), [3])) == 0
-    assert replace(found.inside, busbw_Bps=1.0) != found.inside and isinstance(found.inside, Link)
+    assert replace(found.inside, busbw_Bps=1.0) != found.inside and isinstance(found.inside, EmulatedLink)
 
 
 def test_only_sums_over_many_gpus_profit_from_the_switch() -> None:
     """The switch of NVLink 4 adds up for an all-reduce over more than four GPUs; all else goes through rings."""
     found = cluster("8xH200")
 
-    def busbw_GBps(ranks: int, kind: str = "all_reduce", where: Cluster = found) -> float:
+    def busbw_GBps(ranks: int, kind: str = "all_reduce", where: EmulatedCluster = found) -> float:
         rounds = 2 if kind == "all_reduce" else 1
         seconds = links.seconds(kind, 2**33, links.Route.of(where, range(ranks)))
         return rounds * (ranks - 1) / ranks * 2**33 / seconds / 1e9

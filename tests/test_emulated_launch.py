@@ -16,9 +16,10 @@ from course_utils.cells.magic_line import DEFAULTS, page, ranks_options, words_o
 from course_utils.emulation.clusters import cluster
 from course_utils.emulation.sharing_out import share_out
 from course_utils.failure.errors import LaunchError, RankError
-from course_utils.launching.launcher import busy_machine, cool_down, launch
+from course_utils.launching.launcher import cool_down, launch
 from course_utils.launching.options import LaunchOptions
 from course_utils.launching.sweeps import sweep
+from course_utils.launching.under_the_cell.cell import busy_machine
 from course_utils.machine.here import Machine
 from course_utils.results.emulated import Emulated
 from course_utils.results.run import Run

@@ -13,7 +13,7 @@ import pytest
 
 import course_utils.benchmarks.gpu_check as module
 from course_utils.benchmarks.gpu_check import gpu_check, links
-from course_utils.benchmarks.gpu_check.links import Link
+from course_utils.benchmarks.gpu_check.links import GpuLink
 from course_utils.failure.errors import LaunchError
 from course_utils.machine.doctor import Report, Row
 from course_utils.machine.here import Gpu, Machine
@@ -65,17 +65,17 @@ def nvml(p2p: bool = False, nvlinks: Mapping[int, str] = {}, generation: int = 3
 @pytest.mark.parametrize(
     ("driver", "link"),
     [
-        (nvml(), Link("PCIe 3 x8, by way of the host", 8 * 0.985e9, direct=False)),  # the slower end
-        (nvml(p2p=True, generation=4), Link("PCIe 4 x8, direct", 8 * 1.969e9)),
-        (nvml(p2p=True, generation=9, lanes=8), Link("PCIe 9 x8, direct", 8 * 7.563e9)),
-        (nvml(p2p=True, nvlinks={0: "peer", 1: "peer", 3: "other"}), Link("2 NVLinks", 50e9)),
-        (nvml(p2p=True, nvlinks=dict.fromkeys(range(18), "switch")), Link("18 NVLinks", 450e9)),
-        (nvml(p2p=True, nvlinks={0: "other"}), Link("PCIe 3 x8, direct", 8 * 0.985e9)),
+        (nvml(), GpuLink("PCIe 3 x8, by way of the host", 8 * 0.985e9, direct=False)),  # the slower end
+        (nvml(p2p=True, generation=4), GpuLink("PCIe 4 x8, direct", 8 * 1.969e9)),
+        (nvml(p2p=True, generation=9, lanes=8), GpuLink("PCIe 9 x8, direct", 8 * 7.563e9)),
+        (nvml(p2p=True, nvlinks={0: "peer", 1: "peer", 3: "other"}), GpuLink("2 NVLinks", 50e9)),
+        (nvml(p2p=True, nvlinks=dict.fromkeys(range(18), "switch")), GpuLink("18 NVLinks", 450e9)),
+        (nvml(p2p=True, nvlinks={0: "other"}), GpuLink("PCIe 3 x8, direct", 8 * 0.985e9)),
         (None, None),
     ],
     ids=["host", "PCIe 4", "PCIe of 2030", "NVLink", "switch", "NVLink elsewhere", "no driver"],
 )
-def test_links_give_what_the_driver_says(driver: Any, link: Link | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_give_what_the_driver_says(driver: Any, link: GpuLink | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert links.between(gpus(2), 0, 1) == link
     assert [end and end.words for end in links.to_host(gpus(1))] == [driver and links._pcie(driver, gpus(1)[0]).words]

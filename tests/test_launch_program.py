@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -114,80 +113,6 @@ def read(path: Path) -> bytes:
     )
 
 
-def test_a_file_that_cannot_be_written_is_said(kernel: Kernel) -> None:
-    got = kernel.run(ranks("local", "f = open('/dev/full', 'w')\nf.write('lost')\n", n=1))
-    assert got.error is None and "Could not write the rest of '/dev/full'" in got.text, (got.error, got.text)
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_hook_for_exceptions_is_called(kernel: Kernel, engine: str) -> None:
-    """The traceback starts at the script's first line. Without a hook nothing is printed twice."""
-    hook = (
-        "import sys, traceback\ndef hook(kind, error, tb):\n"
-        "    print('hook:', error, traceback.extract_tb(tb)[0].line)\n"
-    )
-    got = kernel.run(ranks(engine, hook + "sys.excepthook = hook\nraise ValueError('caught by it')", n=1))
-    assert got.error and got.error[1].startswith("rank 0 failed first: ValueError: caught by it"), got.error
-    assert "rank 0 | hook: caught by it raise ValueError('caught by it')" in got.text
-    got = kernel.run(ranks(engine, "raise ValueError('once')", n=1))
-    assert got.error and "Traceback" not in got.text
-    got = kernel.run(ranks(engine, "import sys\nsys.excepthook = 3\nraise ValueError('with a broken hook')", n=1))
-    assert (
-        got.error
-        and got.error[1].startswith("rank 0 failed first: ValueError: with a broken hook")
-        and "Error in sys.excepthook" in got.text
-    )
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-def test_an_exit_prints_what_python_prints(kernel: Kernel, engine: str) -> None:
-    """The words given to `sys.exit`, and no traceback. The cell's error still has the line."""
-    got = kernel.run(ranks(engine, "import sys\nsys.exit('nothing to train on')\n", n=1))
-    assert got.error and "line 3" in got.error[1], got.error
-    assert kernel.ask("run.log()") == "nothing to train on\n" and "rank 0 | nothing to train on" in got.text
-    got = kernel.run(ranks(engine, "import sys\nsys.exit(3)\n", n=1))
-    assert got.error and "line 3" in got.error[1] and kernel.ask("run.log()") == "", got.error
-    for code, status in (
-        (("256", 0), ("True", 1), ("-1", 255), ("3 + 256", 3), ("2**80", 255)) if engine != "torchrun" else ()
-    ):
-        got = kernel.run(ranks(engine, f"import sys\nsys.exit({code})\n", n=1))
-        assert (got.error is None) is (status == 0), (code, got.error)
-        assert kernel.ask("[r.exitcode for r in run.ranks]") == [status], code
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-def test_a_traceback_is_told_once(kernel: Kernel, engine: str) -> None:
-    """Also on a rank in a process group, where torch puts its own hook over Python's and the script's."""
-    script = GROUP + "print('joined')\nassert rank != 1, 'odd'\ndist.barrier()\n"
-    got = kernel.run(ranks(engine, script))
-    assert (
-        got.error
-        and got.error[1].startswith("rank 1 failed first: AssertionError: odd")
-        and "Traceback" not in got.text
-    ), (got.error, got.text)
-    gloos_own = re.compile(r"^\[Gloo\] Rank 1 is .*\n")  # with torch 2.10
-    log = gloos_own.sub("", kernel.ask("run.log(1)"))
-    assert log.startswith("joined\nTraceback") and log.count("AssertionError: odd") == 1, log
-    hook = "import sys\nsys.excepthook = lambda kind, error, tb: print('seen:', error, file=sys.stderr)\n"
-    got = kernel.run(ranks(engine, hook + script))
-    assert (
-        got.error
-        and "rank 1 | [rank1]: seen: odd" in got.text
-        and gloos_own.sub("", kernel.ask("run.log(1)")) == "joined\n[rank1]: seen: odd\n"
-    ), got.text
-
-
-@pytest.mark.parametrize(
-    "end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "os.abort()", "os.execv('/bin/false', ['false'])"]
-)
-@pytest.mark.parametrize("engine", ENGINES)
-def test_half_a_line_is_kept_when_a_rank_is_gone_at_once(kernel: Kernel, engine: str, end: str) -> None:
-    script = f"import os, sys\nprint('whole')\nprint('half', end='')\nsys.stderr.write(' a line')\n{end}\n"
-    got = kernel.run(ranks(engine, script, n=1))
-    assert got.error and kernel.ask("run.log()").startswith("whole\nhalf a line"), got.error
-    assert "rank 0 | half a line" in got.text
-
-
 @pytest.mark.timed
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_rank_that_failed_finishes_its_exit_handlers(kernel: Kernel, engine: str) -> None:
@@ -217,25 +142,6 @@ def test_a_rank_that_failed_finishes_its_exit_handlers(kernel: Kernel, engine: s
     kernel.interrupt()
     kernel.finish()
     assert time.monotonic() - began < HANDLER_S
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_forked_process_that_reaches_the_end_is_not_the_rank(kernel: Kernel, engine: str) -> None:
-    """The child's end says nothing about the rank, whichever comes first."""
-    fork = "import os, time\npid = os.fork()\nif pid:\n    os.waitpid(pid, 0)\n    {parent}\nelse:\n    {child}\n"
-    got = kernel.run(
-        ranks(engine, fork.format(parent="raise ValueError('of the parent')", child="print('the child ends')"))
-    )
-    assert got.error and re.search("failed( first)?: ValueError: of the parent", got.error[1]), got.error
-    got = kernel.run(
-        ranks(engine, fork.format(parent="print('the parent ends')", child="raise ValueError('of the child')"))
-    )
-    assert got.error is None and got.text.count("the parent ends") == 2, got.error
-    assert got.text.count("ValueError: of the child") == 2 and "rank_process.py" not in got.text
-    got = kernel.run(
-        ranks(engine, fork.format(parent="print('the parent ends')", child="raise SystemExit('words of the child')"))
-    )
-    assert got.error is None and got.text.count("words of the child") == 2
 
 
 SAVES_AT_THE_END = """import os, signal, sys, time
@@ -477,104 +383,6 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
-
-
-def test_a_wait_for_own_processes_is_named(kernel: Kernel) -> None:
-    script = (
-        "import time\nimport torch.multiprocessing as mp\ndef sleep(i):\n    time.sleep(600)\n"
-        "if __name__ == '__main__':\n    mp.spawn(sleep, nprocs=1)\n"
-    )
-    got = kernel.run(ranks("local", script, "--timeout 2", n=1))
-    assert (
-        got.error and "rank 0 waits for processes that it has started: `mp.spawn(sleep, nprocs=1)`" in got.error[1]
-    ), got.error
-    assert "collective" not in got.error[1] and "instead of mp.spawn" in got.error[1]
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_rank_may_replace_itself(kernel: Kernel, engine: str) -> None:
-    again = (
-        "import os, sys\nif len(sys.argv) == 1:\n    os.execv(sys.executable, [sys.executable, __file__, 'again'])\n"
-    )
-    # Nothing of ours ends the new program, and a torch 2.15 that still has its group aborts at exit in 1 of 20 runs.
-    done = "print('sum', t[0].item())\ndist.destroy_process_group()\n"
-    got = kernel.run(ranks(engine, again + GROUP + done))
-    assert got.error is None and got.text.count("sum 2.0") == 2, (got.error, got.text)
-    got = kernel.run(ranks(engine, again + "import time\ntime.sleep(600)\n", "--timeout 2"))
-    assert got.error and "did not end within its timeout" in got.error[1]
-
-
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-def test_the_store_outlives_rank_0(kernel: Kernel, engine: str) -> None:
-    script = (
-        GROUP
-        + """store = dist.distributed_c10d._get_default_store()
-if rank == 0:
-    os._exit(0)
-time.sleep(0.5)
-store.set("a", "kept")
-print(store.get("a").decode())
-os._exit(0)
-"""
-    )
-    got = kernel.run(ranks(engine, script))
-    assert got.error is None and "rank 1 | kept" in got.text, (got.error, got.text)
-
-
-def test_a_rank_that_has_finished_is_named_at_the_timeout(kernel: Kernel) -> None:
-    got = kernel.run(ranks("local", GROUP + "if rank == 0:\n    dist.barrier()\n", "--timeout 2"))
-    assert got.error and ("rank 1 had finished its script" in got.error[1] or "failed first" in got.error[1]), got.error
-    got = kernel.run(
-        ranks("local", "import os, time\nif os.environ['RANK'] == '0':\n    time.sleep(600)\n", "--timeout 1")
-    )
-    assert (
-        got.error
-        and "rank 0 is: `time.sleep(600)`, line 4" in got.error[1]
-        and "rank 1 had finished its script" in got.error[1]
-    ), got.error
-
-
-# --- restarts, logs ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_an_error_of_an_earlier_attempt_is_not_reported(kernel: Kernel) -> None:
-    script = """import os, time
-attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
-if attempt == 0 and rank == "1":
-    raise ValueError("of attempt 0")
-time.sleep(1.0)
-if attempt == 1 and rank == "0":
-    os._exit(7)
-time.sleep(600)
-"""
-    got = kernel.run(ranks("torchrun", script, "--max-restarts 1"))
-    assert got.error and "of attempt 0" not in got.error[1] and "exit code 7" in got.error[1], got.error
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_bytes_that_are_no_text_do_not_hide_an_error(kernel: Kernel, engine: str) -> None:
-    for script, message in (
-        ("import sys\nsys.stdout.buffer.write(b'caf\\xe9\\n')\nraise ValueError('boom')", "ValueError: boom"),
-        ("raise ValueError('caf\\udce9')", "ValueError: caf\\udce9"),
-        ("import os\nos.write(1, bytes(range(256)))\nraise KeyError('\\x00')", "KeyError: '\\x00'"),
-        ("class Odd(Exception): pass\nOdd.__name__ = 'caf\\udce9'\nraise Odd('name')", "name"),
-    ):
-        got = kernel.run("run = None")
-        got = kernel.run(ranks(engine, script, n=1))
-        assert got.error and got.error[0] == "RankError" and message in got.error[1], (script, got.error)
-        assert kernel.ask("run.outcome") == "failed" and kernel.ask(
-            "__import__('os').path.exists(run.path + '/run.json')"
-        )
-
-
-def test_a_log_that_vanishes_does_not_end_the_launch(kernel: Kernel) -> None:
-    script = """import os, time
-for i in range(300):
-    path = os.path.join(os.environ["COURSE_RUN_DIR"], f"mine{i % 7}{os.environ['RANK']}.log")
-    open(path, "w").close(); time.sleep(0.002); os.unlink(path)
-"""
-    assert kernel.run(ranks("local", script)).error is None
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------

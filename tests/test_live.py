@@ -27,15 +27,15 @@ from course_utils.launching.under_the_cell.live import (
     WIDTH,
     Known,
     LiveView,
-    Rank,
+    RankState,
     lines,
     page,
 )
 from course_utils.launching.under_the_cell.watch import last_line, news
 
-RUNNING = (Rank(0, "running", (3, 10), "loss=0.5"), Rank(1, "running", (2, 10), "loss=0.6"))
-STUCK = Rank(16, "running", place="at x")
-MANY = tuple(Rank(rank, "running", (50 + rank, 100)) for rank in range(16))
+RUNNING = (RankState(0, "running", (3, 10), "loss=0.5"), RankState(1, "running", (2, 10), "loss=0.6"))
+STUCK = RankState(16, "running", place="at x")
+MANY = tuple(RankState(rank, "running", (50 + rank, 100)) for rank in range(16))
 
 # --- the lines --------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ MANY = tuple(Rank(rank, "running", (50 + rank, 100)) for rank in range(16))
     [
         (Known("importing torch, once for this notebook"), "", ["12 s · importing torch, once for this notebook"]),
         (
-            Known("starting 2 ranks (cold)", (Rank(0, "running"), Rank(1, "starting"))),
+            Known("starting 2 ranks (cold)", (RankState(0, "running"), RankState(1, "starting"))),
             "",
             ["12 s · starting 2 ranks (cold)", "rank 0  running", "rank 1  starting"],
         ),
@@ -59,7 +59,7 @@ MANY = tuple(Rank(rank, "running", (50 + rank, 100)) for rank in range(16))
             ],
         ),
         (
-            Known("running", (Rank(0, "running", (1, 0)), Rank(10, "finished", (2_000_000, 2_000_000.5))), None),
+            Known("running", (RankState(0, "running", (1, 0)), RankState(10, "finished", (2_000_000, 2_000_000.5)))),
             "3 of 12 launches done, lr=0.1",
             [
                 "12 s · 3 of 12 launches done, lr=0.1 · running",
@@ -68,7 +68,11 @@ MANY = tuple(Rank(rank, "running", (50 + rank, 100)) for rank in range(16))
             ],
         ),
         (
-            Known("running", (Rank(0, "running", place="at `f()`, line 3"), Rank(1, "failed", (1, 1))), None, 6.7),
+            Known(
+                "running",
+                (RankState(0, "running", place="at `f()`, line 3"), RankState(1, "failed", (1, 1))),
+                silent_s=6.7,
+            ),
             "",
             [
                 "12 s · running · no news for 6 s",
@@ -110,7 +114,7 @@ def test_lines(known: Known, sweep: str, expected: list[str]) -> None:
 
 
 def test_long_words_end_in_an_ellipsis_and_cannot_become_markup() -> None:
-    known = Known("running", [Rank(0, "running", place="at `" + "<b>'x'&" * 50 + "`")])
+    known = Known("running", [RankState(0, "running", place="at `" + "<b>'x'&" * 50 + "`")])
     assert [len(line) for line in lines(known, 0)] == [len("0 s · running"), WIDTH] and lines(known, 0)[1][-1] == "…"
     assert "<b>" not in page(known, 0) and "'x'" not in page(known, 0)
 
@@ -181,7 +185,7 @@ def test_it_is_updated_seldom_and_its_height_never_shrinks(
     def known() -> Known:
         nonlocal asked
         asked += 1
-        return Known("running", [Rank(r, "running", (min(asked, 50), 50)) for r in range(asked % 5)])
+        return Known("running", [RankState(r, "running", (min(asked, 50), 50)) for r in range(asked % 5)])
 
     with LiveView() as view:
         begin = clock[0]

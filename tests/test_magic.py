@@ -830,7 +830,7 @@ def test_many_figures_and_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == text, "a terminal shows the path"
     with pytest.MonkeyPatch.context() as patch:
         seen: list[str] = []
-        patch.setattr(shown_figures, "_in_notebook", lambda: True)
+        patch.setattr(shown_figures, "notebook_kernel", lambda: True)
         patch.setattr(shown_figures, "_display", lambda png, name: seen.append(name))
         shown_figures.Figures().write(text, sys.stdout)
     out = capsys.readouterr().out

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from course_utils.launching import sweeps
-from course_utils.launching.launcher import busy_machine
+from course_utils.launching.under_the_cell.cell import busy_machine
 from course_utils.machine import busy
-from course_utils.machine.busy import Look, disturbed, look, others
+from course_utils.machine.busy import BusyTimes, disturbed, look, others
 from course_utils.results.provenance import Provenance
 from course_utils.results.rank_result import RankResult
 from course_utils.results.run import Run
@@ -33,14 +33,14 @@ from course_utils.results.samples import Verdict
     ],
 )
 def test_what_others_took(busy: float, own: float, idle: float, found: tuple[float, float] | None) -> None:
-    got = others(Look(10.0, 100.0, 50.0, 1.0), Look(12.0, 100.0 + busy, 50.0 + idle, 1.0 + own))
+    got = others(BusyTimes(10.0, 100.0, 50.0, 1.0), BusyTimes(12.0, 100.0 + busy, 50.0 + idle, 1.0 + own))
     assert got == (None if found is None else pytest.approx(found))
 
 
 def test_nothing_is_said_of_what_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = Look(10.0, 1.0, 1.0, 0.0)
+    now = BusyTimes(10.0, 1.0, 1.0, 0.0)
     assert others(None, now) is None and others(now, None) is None
-    assert others(now, Look(10.3, 2.0, 1.0, 0.0)) is None, "too short to tell"
+    assert others(now, BusyTimes(10.3, 2.0, 1.0, 0.0)) is None, "too short to tell"
     for text in (None, "", "cpu  1 2 3", "gone"):
         monkeypatch.setattr(busy, "STAT", tmp_path / "stat")
         if text is not None:

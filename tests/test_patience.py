@@ -14,7 +14,7 @@ from course_utils.launching.launcher import launch
 from course_utils.launching.options import LaunchOptions
 from course_utils.launching.request import Request
 from course_utils.launching.supervisor import patience
-from course_utils.launching.supervisor.patience import USUAL, Patience, Watch
+from course_utils.launching.supervisor.patience import USUAL, Patience, PatientWatch
 
 RANKS, PIDS = (0, 1), (10, 11)
 
@@ -29,7 +29,7 @@ class Machine:
         monkeypatch.setattr(patience, "_wants_a_core", self.wants.__getitem__)
         monkeypatch.setattr(patience.sys, "platform", "linux")
 
-    def go_on(self, watch: Watch, seconds: float) -> str:
+    def go_on(self, watch: PatientWatch, seconds: float) -> str:
         """The first thing that the watch says within `seconds`."""
         until = self.now + seconds
         while self.now < until:
@@ -47,19 +47,19 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_ranks_that_all_wait_are_stuck(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(Patience(idle_s=6), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6), tmp_path, 0.0)
     assert "had only waited for 7 s" in machine.go_on(watch, 10)
 
 
 def test_a_rank_that_computes_is_not_stuck_however_slowly(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(Patience(idle_s=6), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6), tmp_path, 0.0)
     machine.rate[10] = 0.3
     assert machine.go_on(watch, 100) == ""
 
 
 def test_a_rank_that_gets_no_core_is_not_stuck(machine: Machine, tmp_path: Path) -> None:
     """Other programs take all of them."""
-    watch = Watch(Patience(idle_s=6), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6), tmp_path, 0.0)
     machine.wants[11] = True
     assert machine.go_on(watch, 100) == ""
     machine.wants[11] = False
@@ -67,7 +67,7 @@ def test_a_rank_that_gets_no_core_is_not_stuck(machine: Machine, tmp_path: Path)
 
 
 def test_a_rank_that_looks_at_a_clock_now_and_then_only_waits(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(Patience(idle_s=6), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6), tmp_path, 0.0)
     for look in range(40):
         machine.wants[10] = look % 8 == 0
         machine.rate[10] = 0.04
@@ -77,7 +77,7 @@ def test_a_rank_that_looks_at_a_clock_now_and_then_only_waits(machine: Machine, 
 
 
 def test_work_counts_from_when_the_last_rank_has_begun(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(Patience(idle_s=6, work_s=20, once_begun=True), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6, work_s=20, once_begun=True), tmp_path, 0.0)
     machine.rate = dict.fromkeys(PIDS, 1.0)
     assert machine.go_on(watch, 100) == "", "they import"
     (tmp_path / "rank0.begun").touch()
@@ -89,13 +89,13 @@ def test_work_counts_from_when_the_last_rank_has_begun(machine: Machine, tmp_pat
 
 
 def test_a_disk_that_is_slow_while_ranks_import_is_given_a_minute(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(Patience(idle_s=6, once_begun=True), tmp_path, 0.0)
+    watch = PatientWatch(Patience(idle_s=6, once_begun=True), tmp_path, 0.0)
     assert machine.go_on(watch, 50) == ""
     assert "only waited" in machine.go_on(watch, 20)
 
 
 def test_seconds_that_somebody_gave_are_kept(machine: Machine, tmp_path: Path) -> None:
-    watch = Watch(LaunchOptions(Path("x.py"), timeout=7).patience, tmp_path, 0.0)
+    watch = PatientWatch(LaunchOptions(Path("x.py"), timeout=7).patience, tmp_path, 0.0)
     machine.rate[10] = 1.0
     assert machine.go_on(watch, 10) == "did not end within its timeout of 7 s"
 
@@ -110,12 +110,12 @@ def test_a_request_arrives_as_it_was_sent() -> None:
 
 
 def test_ranks_are_asked_when_all_have_waited_and_then_ever_more_rarely(machine: Machine, tmp_path: Path) -> None:
-    watch, asked = Watch(USUAL, tmp_path, 0.0), []
+    watch, asked = PatientWatch(USUAL, tmp_path, 0.0), []
     while not machine.go_on(watch, 0.5):
         if watch.ask():
             asked.append(machine.now)
     assert asked[0] < 8 and len(asked) == 5 and all(b > 1.5 * a for a, b in zip(asked, asked[1:], strict=False)), asked
-    watch = Watch(USUAL, tmp_path, machine.now)
+    watch = PatientWatch(USUAL, tmp_path, machine.now)
     machine.rate[11] = 0.5
     assert machine.go_on(watch, 100) == "" and not watch.ask(), "a rank computes"
 

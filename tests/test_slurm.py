@@ -30,7 +30,7 @@ from course_utils.launching.torchrun import torchrun_commands
 from course_utils.results.run import Run
 from course_utils.slurm import job_file, jobs, local_cluster
 from course_utils.slurm.job_template import torchrun_job
-from course_utils.slurm.local_cluster import Cluster, LocalSlurmError
+from course_utils.slurm.local_cluster import LocalSlurmError, SlurmCluster
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -45,7 +45,7 @@ report(total=t[0].item(), node=os.uname().nodename, world=dist.get_world_size())
 """
 
 
-def started(folder: Path, **settings: Any) -> Cluster:
+def started(folder: Path, **settings: Any) -> SlurmCluster:
     try:
         return local_cluster.up(nodes=2, folder=folder, **settings)
     except LocalSlurmError as error:
@@ -54,7 +54,7 @@ def started(folder: Path, **settings: Any) -> Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[SlurmCluster]:
     """One local Slurm for all tests, named by SLURM_CONF."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:  # a short path, for a socket lies in it
         cluster = started(Path(folder, "c"))
@@ -63,7 +63,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: SlurmCluster) -> Path:
     for name in ("COURSE_SLURM", "COURSE_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
@@ -128,7 +128,7 @@ def gone(run: Run, seconds: float = 10.0) -> bool:
 
 
 def test_ranks_on_two_nodes(
-    home: Path, cluster: Cluster, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    home: Path, cluster: SlurmCluster, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     namespace: dict[str, Any] = {}
     line = "4 --engine slurm --nodes 2 -o run --timeout 100 -- --lr 0.1 'two words'"
@@ -158,7 +158,7 @@ def test_the_file_can_be_submitted_by_hand(home: Path) -> None:
     assert run.ok and run.values("x") == [1, 1], run
 
 
-def test_a_rank_that_fails_is_named_with_its_node(home: Path, cluster: Cluster) -> None:
+def test_a_rank_that_fails_is_named_with_its_node(home: Path, cluster: SlurmCluster) -> None:
     with pytest.raises(RankError) as raised:
         on_two_nodes(home, GROUP + "if rank == 1:\n    raise ValueError('no more of this')\ndist.all_reduce(t)\n")
     error, run = raised.value, raised.value.run
@@ -294,7 +294,7 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def strict(cluster: Cluster) -> Iterator[Cluster]:
+def strict(cluster: SlurmCluster) -> Iterator[SlurmCluster]:
     """A second local Slurm, where a signal to a step doesn't reach the ranks: as on real clusters, where Slurm only
     signals its own children."""
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
@@ -326,7 +326,12 @@ def after_three_steps(home: Path, act: Any, apart: str = "") -> threading.Thread
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("nodes", "by"), [(1, "the clock"), (2, "scancel")])
 def test_a_job_saves_its_state_and_goes_on_exactly(
-    home: Path, strict: Cluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, nodes: int, by: str
+    home: Path,
+    strict: SlurmCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    nodes: int,
+    by: str,
 ) -> None:
     """Every rank is warned before the time is over and saves after the same step. The job is queued again, and trains
     on to the same last digit."""
@@ -355,7 +360,7 @@ def test_a_job_saves_its_state_and_goes_on_exactly(
     tell(request, f"slurm, {nodes} nodes, {strict.proctrack}, by {by}: {took}")
 
 
-def test_a_signal_to_the_step_would_not_do(home: Path, strict: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_to_the_step_would_not_do(home: Path, strict: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Why the file is needed: without B: the signal ends torchrun, and with it a healthy training run, while ranks that
     could handle it don't get it."""
     monkeypatch.setenv("SLURM_CONF", strict.conf)
@@ -369,7 +374,7 @@ def test_a_signal_to_the_step_would_not_do(home: Path, strict: Cluster, monkeypa
     assert run.outcome == "failed" and not [r for r in run.records if "told" in r] and gone(run)
 
 
-def test_the_file_to_take_home(home: Path, strict: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_to_take_home(home: Path, strict: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch file that lessons 09 and 10 print: plain torchrun under plain Slurm, warned, queued again, the same
     training."""
     path = script(home, TRAIN)
@@ -402,7 +407,7 @@ def test_the_file_to_take_home(home: Path, strict: Cluster, monkeypatch: pytest.
     assert sorted(reported("weight")) == sorted(whole.values("weight")), "not the same training"
 
 
-def test_a_link_can_be_made_slow(home: Path, cluster: Cluster, request: pytest.FixtureRequest) -> None:
+def test_a_link_can_be_made_slow(home: Path, cluster: SlurmCluster, request: pytest.FixtureRequest) -> None:
     if not cluster.bridge:
         pytest.skip("the nodes share this host")
     try:
@@ -421,7 +426,7 @@ def test_a_link_can_be_made_slow(home: Path, cluster: Cluster, request: pytest.F
     tell(request, f"slurm: all-reduce of 4 MiB over 100 Mbit/s in {seconds:.2f} s; bytes over rate are {ideal:.2f} s")
 
 
-def test_torchrun_alone_on_several_nodes(home: Path, cluster: Cluster) -> None:
+def test_torchrun_alone_on_several_nodes(home: Path, cluster: SlurmCluster) -> None:
     """Each node gets the command that is printed for it, with its own name instead of 127.0.0.1."""
     if not cluster.bridge:
         pytest.skip("the nodes share this host")
@@ -495,7 +500,11 @@ def test_nodes_that_share_this_host(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_lesson_11s_files_to_take_home(
-    home: Path, strict: Cluster, monkeypatch: pytest.MonkeyPatch, nodes: int, tmp_path_factory: pytest.TempPathFactory
+    home: Path,
+    strict: SlurmCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Warned, saved, queued again: the same weights as in a training that nobody disturbed, on one node and on two."""
     files, straight, args = ROOT / "notebooks" / "take_home", tmp_path_factory.mktemp("straight"), ["--steps", "300"]

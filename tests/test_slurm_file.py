@@ -676,7 +676,7 @@ def test_a_local_slurm_without_its_programs(home: Path, monkeypatch: pytest.Monk
 
 
 def test_a_link_that_cannot_be_made_slow() -> None:
-    shared = local_cluster.Cluster("/x", ["n1", "n2"], ["127.0.0.1"] * 2)
+    shared = local_cluster.SlurmCluster("/x", ["n1", "n2"], ["127.0.0.1"] * 2)
     with pytest.raises(local_cluster.LocalSlurmError, match="share this host"):
         shared.shape("1gbit")
     for rate in ("fast", "1", "-1gbit", "1gbit; reboot"):

@@ -10,8 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from course_utils.launching.under_the_cell import stream
-from course_utils.launching.under_the_cell.live import INTERVAL_S, Rank
-from course_utils.launching.under_the_cell.stream import HEAD_LINES, LINE_INTERVAL_S, LINE_LETTERS, TAIL_LINES, Stream
+from course_utils.launching.under_the_cell.live import INTERVAL_S, RankState
+from course_utils.launching.under_the_cell.stream import (
+    HEAD_LINES,
+    LINE_INTERVAL_S,
+    LINE_LETTERS,
+    TAIL_LINES,
+    OutputStream,
+)
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def append(folder: Path, rank: int, data: bytes, kind: str = "log") -> None:
 
 
 def test_only_whole_lines_are_shown(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
-    cell = Stream(tmp_path, 2)
+    cell = OutputStream(tmp_path, 2)
     cell.pump()  # no file yet
     append(tmp_path, 0, b"one\ntw")
     append(tmp_path, 1, "grö".encode()[:-1])
@@ -52,7 +58,7 @@ def test_only_whole_lines_are_shown(tmp_path: Path, shown: list[str], clock: lis
 
 
 def test_messages_are_spaced(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     for i in range(HEAD_LINES):
         append(tmp_path, 0, b"line %d\n" % i)
         clock[0] += 0.001
@@ -73,7 +79,7 @@ def test_a_shared_file_system_is_asked_seldom(
     monkeypatch.setattr(stream, "open", lambda path, mode: opened.append(path) or real(path, mode), raising=False)
     for rank in range(ranks):
         append(tmp_path, rank, b"hello\n")
-    cell = Stream(tmp_path, ranks)
+    cell = OutputStream(tmp_path, ranks)
     for _ in range(200):
         clock[0] += 0.05
         cell.pump()
@@ -93,7 +99,7 @@ def test_a_shared_file_system_is_asked_seldom(
 def test_a_file_that_begins_again_is_read_from_its_beginning(
     tmp_path: Path, shown: list[str], clock: list[float]
 ) -> None:
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     for text in (b"the first attempt\nhalf a li", b"again\n"):
         (tmp_path / "rank0.log").write_bytes(text)
         clock[0] += 1
@@ -110,7 +116,7 @@ def test_a_flood_keeps_the_head_and_the_tail_of_each_rank(
     tmp_path: Path, shown: list[str], clock: list[float], letter: str, pumps: int, ranks: int
 ) -> None:
     """On a screen or two, and it says how to read the rest."""
-    cell, wide = Stream(tmp_path, ranks), letter * 50
+    cell, wide = OutputStream(tmp_path, ranks), letter * 50
     for rank in range(ranks):
         append(tmp_path, rank, "".join(f"{i} {wide}\n" for i in range(20_000)).encode())
     for _ in range(pumps):
@@ -134,7 +140,7 @@ def test_a_flood_keeps_the_head_and_the_tail_of_each_rank(
 
 
 def test_whoever_prints_alone_has_all_the_room(tmp_path: Path, shown: list[str]) -> None:
-    cell = Stream(tmp_path, 4)
+    cell = OutputStream(tmp_path, 4)
     append(tmp_path, 0, b"".join(b"%d\n" % i for i in range(HEAD_LINES + TAIL_LINES)))
     append(tmp_path, 3, b"done\n")
     cell.pump(last=True)
@@ -144,7 +150,7 @@ def test_whoever_prints_alone_has_all_the_room(tmp_path: Path, shown: list[str])
 
 
 def test_the_live_view_shows_what_a_rank_printed_last(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     for i in range(2 * HEAD_LINES):
         append(tmp_path, 0, b"step %d\n" % i)
         clock[0] += 1
@@ -153,7 +159,7 @@ def test_the_live_view_shows_what_a_rank_printed_last(tmp_path: Path, shown: lis
 
 
 def test_a_figure_is_shown_however_much_was_printed(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     append(tmp_path, 0, b"x\n" * 500)
     cell.pump()
     append(tmp_path, 0, b"figure: /runs/rank0.figure1.png\n" + b"y\n" * 500)
@@ -167,7 +173,7 @@ def test_a_huge_rest_is_not_read_into_memory(tmp_path: Path, shown: list[str]) -
     append(tmp_path, 0, b"x" * 99 + b"\n")
     with open(tmp_path / "rank0.log", "r+b") as file:
         file.truncate(300 << 20)  # zeros, without a newline
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     tracemalloc.start()
     cell.pump(last=True)
     peak = tracemalloc.get_traced_memory()[1]
@@ -180,7 +186,7 @@ def test_of_a_long_line_the_beginning_and_the_end_are_shown(
     tmp_path: Path, shown: list[str], clock: list[float]
 ) -> None:
     """No letter is torn."""
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     data = ("é" * 60_000).encode()
     for at in range(0, len(data), 7001):
         append(tmp_path, 0, data[at : at + 7001])
@@ -195,7 +201,7 @@ def test_of_a_long_line_the_beginning_and_the_end_are_shown(
 
 
 def test_records_survive_a_torn_last_line(tmp_path: Path, shown: list[str]) -> None:
-    cell = Stream(tmp_path, 1, quiet=True)
+    cell = OutputStream(tmp_path, 1, quiet=True)
     append(tmp_path, 0, b'{"loss": 1.0}\n{"loss": 0.5}\n{"lo', "jsonl")
     append(tmp_path, 0, b"never shown\n")
     cell.pump(last=True)
@@ -204,7 +210,7 @@ def test_records_survive_a_torn_last_line(tmp_path: Path, shown: list[str]) -> N
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_long_record_is_read_whole(tmp_path: Path, shown: list[str], clock: list[float], last: bool) -> None:
-    cell, values = Stream(tmp_path, 1, quiet=True), [i / 7 for i in range(100_000)]
+    cell, values = OutputStream(tmp_path, 1, quiet=True), [i / 7 for i in range(100_000)]
     line = json.dumps({"losses": values}).encode() + b"\n"
     assert len(line) > 3 * stream.CHUNK
     append(tmp_path, 0, line + json.dumps({"step": 2}).encode() + b"\n", "jsonl")
@@ -215,7 +221,7 @@ def test_a_long_record_is_read_whole(tmp_path: Path, shown: list[str], clock: li
 
 
 def test_progress_counts_ranks_that_have_not_spoken(tmp_path: Path) -> None:
-    cell = Stream(tmp_path, 4)
+    cell = OutputStream(tmp_path, 4)
     assert cell.part is None
     for done in (5, 10):
         append(tmp_path, 2, json.dumps({"progress": [done, 10]}).encode() + b"\n", "jsonl")
@@ -225,25 +231,25 @@ def test_progress_counts_ranks_that_have_not_spoken(tmp_path: Path) -> None:
 
 def test_how_far_each_rank_is(tmp_path: Path) -> None:
     """By the files that are there, and by what each reported last: a few numbers, with their names."""
-    cell = Stream(tmp_path, 4, quiet=True)
+    cell = OutputStream(tmp_path, 4, quiet=True)
     for name in ("rank1.pid", "rank2.pid", "rank2.ended", "rank3.pid", "rank3.error.json", "rank3.ended"):
         (tmp_path / name).touch()
     for record in ({"loss": 1 / 3, "step": 4, "name": "x", "all": [1]}, {"progress": [1, 2]}):
         append(tmp_path, 1, json.dumps({**record, "time": 1.0}).encode() + b"\n", "jsonl")
     cell.pump()
     assert cell.ranks({1: "at `f()`", 2: "where it was"}) == [
-        Rank(0, "starting"),
-        Rank(1, "running", (1, 2), "loss=0.3333, step=4", "at `f()`"),
-        Rank(2, "finished"),
-        Rank(3, "failed"),
+        RankState(0, "starting"),
+        RankState(1, "running", (1, 2), "loss=0.3333, step=4", "at `f()`"),
+        RankState(2, "finished"),
+        RankState(3, "failed"),
     ]
     shutil.rmtree(tmp_path)
-    assert cell.ranks({})[3] == Rank(3, "starting"), "a folder that is gone ends nothing"
+    assert cell.ranks({})[3] == RankState(3, "starting"), "a folder that is gone ends nothing"
 
 
 def test_held_lines_are_not_lost(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
     """They wait for the live view, which stands above them."""
-    cell = Stream(tmp_path, 1)
+    cell = OutputStream(tmp_path, 1)
     append(tmp_path, 0, b"early\n")
     append(tmp_path, 0, b'{"loss": 1.0}\n', "jsonl")
     cell.pump(hold=True)
@@ -270,13 +276,13 @@ def test_lines_that_mislead_stay_in_the_log(tmp_path: Path, shown: list[str], cl
         "W1123 06:26:29.5 7 /a/torch/utils/cpp_extension.py:183] No CUDA runtime is found, using CUDA_HOME='/cuda'",
     ]
     append(tmp_path, 0, "".join(f"{line}\n" for line in lines).encode())
-    Stream(tmp_path, 1).pump(last=True)
+    OutputStream(tmp_path, 1).pump(last=True)
     assert "".join(shown) == "".join(f"rank 0 | {lines[i]}\n" for i in (2, 3, 6))
 
 
 def test_the_zero_byte_that_ends_a_message_is_not_shown(tmp_path: Path, shown: list[str], clock: list[float]) -> None:
     append(tmp_path, 0, b"ERROR: bus error in worker.\n\x00\n\n\x00next\n")
-    Stream(tmp_path, 1).pump(last=True)
+    OutputStream(tmp_path, 1).pump(last=True)
     assert "".join(shown) == "rank 0 | ERROR: bus error in worker.\nrank 0 | \nrank 0 | next\n"
 
 
@@ -291,7 +297,7 @@ def test_a_traceback_of_a_process_that_a_rank_started_is_one_line(
     tmp_path: Path, shown: list[str], clock: list[float]
 ) -> None:
     own = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: mine\n'
-    cell = Stream(tmp_path, 2)
+    cell = OutputStream(tmp_path, 2)
     append(tmp_path, 0, f"before\n{SPAWNED}{SPAWNED}after\n        indented\n\n{own}".encode())
     append(tmp_path, 1, b"Traceback (most recent call last):\n")
     cell.pump()

@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
         raise LaunchError(f"{message}\n{self.format_usage().strip()}; %%ranks? lists the options")
 
 
-class _Page(argparse.RawDescriptionHelpFormatter):
+class _HelpPage(argparse.RawDescriptionHelpFormatter):
     """The same text, however wide the terminal is that the kernel was started from."""
 
     def __init__(self, prog: str):
@@ -283,7 +283,7 @@ _OPTIONS: Mapping[str, Sequence[tuple[tuple[str, ...], str, dict[str, Any]]]] = 
 def _parser() -> argparse.ArgumentParser:
     usage = "%%%%ranks N|auto [options] [-- arguments of the program]"
     parser = _Parser(
-        prog="%%ranks", add_help=False, usage=usage, description=_ABOUT, epilog=_AFTER, formatter_class=_Page
+        prog="%%ranks", add_help=False, usage=usage, description=_ABOUT, epilog=_AFTER, formatter_class=_HelpPage
     )
     usual = {field.name: field.default for field in fields(LaunchOptions)}
     for heading, options in _OPTIONS.items():

@@ -40,10 +40,10 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
         spawned,
         tensors,
     )  # fmt: skip
-    from .clusters import Cluster
+    from .clusters import EmulatedCluster
     from .state import Gpus
 
-    found = Cluster.from_json(cluster)
+    found = EmulatedCluster.from_json(cluster)
     if found.one_of:  # the others are only thought of
         world_size = found.one_of
         os.environ.update(WORLD_SIZE=str(world_size))

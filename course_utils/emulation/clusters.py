@@ -58,7 +58,7 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Link:
+class EmulatedLink:
     """What carries collectives. Inside a node `busbw_Bps` is what nccl-tests call bus bandwidth, of an all-reduce on 8
     GPUs; between nodes it's what all network cards of one node send together. Where the switch adds up, `ring_Bps` is
     what every other collective gets, and `ll_Bps` the most that NCCL's protocol for small messages gets.
@@ -78,7 +78,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class EmulatedCluster:
     """`count` GPUs of one kind in `nodes` machines.
 
     slow     rank -> how many times as long its GPU takes for everything
@@ -89,8 +89,8 @@ class Cluster:
     label: str
     device: Device
     count: int
-    inside: Link
-    between: Link
+    inside: EmulatedLink
+    between: EmulatedLink
     nodes: int = 1
     slow: Mapping[int, float] = field(default_factory=dict)
     one_of: int = 0
@@ -119,13 +119,13 @@ class Cluster:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def from_json(text: str) -> Cluster:
+    def from_json(text: str) -> EmulatedCluster:
         raw = json.loads(text)
         device = raw.pop("device")
         device["capability"] = tuple(device["capability"])
-        inside, between = Link(**raw.pop("inside")), Link(**raw.pop("between"))
+        inside, between = EmulatedLink(**raw.pop("inside")), EmulatedLink(**raw.pop("between"))
         slow = {int(rank): times for rank, times in raw.pop("slow").items()}
-        return Cluster(device=Device(**device), inside=inside, between=between, slow=slow, **raw)
+        return EmulatedCluster(device=Device(**device), inside=inside, between=between, slow=slow, **raw)
 
 
 def default_path() -> Path:
@@ -136,7 +136,7 @@ def default_path() -> Path:
 def cluster(
     name: str | Mapping[str, Any], nodes: int = 1, slow: Mapping[int, float] | None = None, one_of: int = 0,
     host: str = "",
-) -> Cluster:  # fmt: skip
+) -> EmulatedCluster:  # fmt: skip
     """The cluster that a name or a dict describes.
 
     name     "8xA100", "8xA100-40GB"; "2xthis-machine" once `calibrate()` has run; "mine.toml:4xbig" for a device of a
@@ -163,7 +163,7 @@ def cluster(
             f"with one_of={part} rank 0 runs alone, and all others are taken to be like it; so none can be slow."
             " Start all ranks to slow one down"
         )
-    return Cluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})
+    return EmulatedCluster(**{**vars(found), "slow": _checked_slow(slow or {}, found), "one_of": part, "host": host})
 
 
 class _Tables:
@@ -243,7 +243,7 @@ class _Tables:
         return at + 1
 
 
-def _named(label: str, nodes: int, tables: _Tables) -> Cluster:
+def _named(label: str, nodes: int, tables: _Tables) -> EmulatedCluster:
     found = re.fullmatch(r"(\d+)\s*[xX×]\s*(.+)", label)
     devices = tables.names("device")
     if not found:
@@ -260,7 +260,7 @@ def _named(label: str, nodes: int, tables: _Tables) -> Cluster:
     return _assemble(label, count, nodes, kind, raw, where, tables)
 
 
-def _from_dict(given: Mapping[str, Any], nodes: int) -> Cluster:
+def _from_dict(given: Mapping[str, Any], nodes: int) -> EmulatedCluster:
     known = ("count", "device", "inside", "between", "nodes", "label")
     if wrong := [key for key in given if key not in known]:
         raise UnknownCluster(f"a cluster has {', '.join(known)}, and not {wrong[0]!r}")
@@ -284,7 +284,7 @@ def _from_dict(given: Mapping[str, Any], nodes: int) -> Cluster:
 
 def _assemble(
     label: str, count: int, nodes: int, kind: str, raw: Mapping[str, Any], where: _Tables, tables: _Tables
-) -> Cluster:
+) -> EmulatedCluster:
     raw = dict(raw)
     links = []
     for side in ("inside", "between"):
@@ -300,14 +300,16 @@ def _assemble(
     return _checked_nodes(label, count, nodes, _checked_device(kind, raw, where), *links)
 
 
-def _checked_nodes(label: str, count: int, nodes: int, device: Device, inside: Link, between: Link) -> Cluster:
+def _checked_nodes(
+    label: str, count: int, nodes: int, device: Device, inside: EmulatedLink, between: EmulatedLink
+) -> EmulatedCluster:
     if not is_whole(nodes) or nodes < 1:
         raise UnknownCluster(f"nodes must be a whole number above 0, got {nodes!r}")
     if nodes == 1:
         nodes = math.ceil(count / device.per_node)
     if count % nodes:
         raise UnknownCluster(f"{count} GPUs can't be shared out evenly to {nodes} nodes")
-    return Cluster(label, device, count, inside, between, nodes)
+    return EmulatedCluster(label, device, count, inside, between, nodes)
 
 
 def _checked_device(name: str, raw: dict[str, Any], tables: _Tables) -> Device:
@@ -338,11 +340,11 @@ def _checked_device(name: str, raw: dict[str, Any], tables: _Tables) -> Device:
     return Device(**{**raw, "capability": tuple(capability), "memory_bytes": int(raw["memory_bytes"])})
 
 
-def _checked_link(name: str, raw: dict[str, Any], tables: _Tables) -> Link:
+def _checked_link(name: str, raw: dict[str, Any], tables: _Tables) -> EmulatedLink:
     def wrong(key: str, problem: str) -> UnknownCluster:
         return tables.error("link", name, key, problem)
 
-    _check_keys(Link, "link", name, raw, tables)
+    _check_keys(EmulatedLink, "link", name, raw, tables)
     _check_number(raw, "busbw_Bps", wrong, above_zero=True)
     for key in ("base_s", "hop_s"):
         _check_number(raw, key, wrong, above_zero=False)
@@ -352,7 +354,7 @@ def _checked_link(name: str, raw: dict[str, Any], tables: _Tables) -> Link:
         raise wrong("kind", f"must be one of {', '.join(LINKS)}, got {raw['kind']!r}")
     if type(raw.get("cards", 1)) is not int or raw.get("cards", 1) < 1:
         raise wrong("cards", f"must be a whole number above 0, got {raw['cards']!r}")
-    return Link(**raw)
+    return EmulatedLink(**raw)
 
 
 def _check_keys(kind: Any, what: str, name: str, raw: Mapping[str, Any], tables: _Tables) -> None:
@@ -372,7 +374,7 @@ def _check_number(raw: Mapping[str, Any], key: str, wrong: Any, above_zero: bool
         raise wrong(key, f"must be a number {'above 0' if above_zero else 'of seconds, 0 or more'}, got {value!r}")
 
 
-def _checked_slow(slow: Mapping[int, float], found: Cluster) -> dict[int, float]:
+def _checked_slow(slow: Mapping[int, float], found: EmulatedCluster) -> dict[int, float]:
     if not isinstance(slow, Mapping):
         raise UnknownCluster(f"slow must be a dict of ranks and times, as in {{3: 1.3}}; got {slow!r}")
     for rank, times in slow.items():
@@ -383,7 +385,7 @@ def _checked_slow(slow: Mapping[int, float], found: Cluster) -> dict[int, float]
     return dict(slow)
 
 
-def _checked_part(one_of: int, found: Cluster) -> int:
+def _checked_part(one_of: int, found: EmulatedCluster) -> int:
     if not is_whole(one_of) or not 0 <= one_of <= found.count:
         raise UnknownCluster(f"one_of must be a number of ranks up to {found.count}, got {one_of!r}")
     return one_of
@@ -395,7 +397,7 @@ def _known(name: str, names: list[str]) -> str:
     return f"known are {', '.join(names)}" + (f". Did you mean {lower[near[0]]}?" if near else "")
 
 
-def _this_machine() -> tuple[Device, Link, Link]:
+def _this_machine() -> tuple[Device, EmulatedLink, EmulatedLink]:
     """This machine's ranks as devices, by its newest calibration. Raises UnknownCluster where there is none."""
     kept = sorted((course_home() / "runs").glob(".calibration-*.json"), key=lambda path: path.stat().st_mtime)
     if not kept:
@@ -410,10 +412,10 @@ def _this_machine() -> tuple[Device, Link, Link]:
         copy_Bps=raw["copy_Bps"].get("pinned", raw["memory_Bps"]), per_node=1 << 20,
     )  # fmt: skip
     if not raw["all_reduce"]:
-        return device, Link(raw["memory_Bps"]), Link(raw["memory_Bps"])
+        return device, EmulatedLink(raw["memory_Bps"]), EmulatedLink(raw["memory_Bps"])
     ranks = max(raw["all_reduce"], key=int)
     points = sorted(map(tuple, raw["all_reduce"][ranks]))
     n, (_, small_s), (nbytes, large_s) = int(ranks), points[0], points[-1]
     bandwidth = 2 * (n - 1) / n * nbytes / large_s
-    link = Link(busbw_Bps=bandwidth, hop_s=small_s / (2 * (n - 1)), source=f"calibrate(), {n} ranks")
+    link = EmulatedLink(busbw_Bps=bandwidth, hop_s=small_s / (2 * (n - 1)), source=f"calibrate(), {n} ranks")
     return device, link, link

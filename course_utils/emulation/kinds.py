@@ -16,12 +16,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .imports import after_import
 from .plans import flat
-from .state import Block, Gpus, block
+from .state import Gpus, MemoryBlock, block
 
 _parameters: dict[int, weakref.ref[torch.Tensor]] = {}  # by id, since tensors compare element by element
 
 
-def blocks_of(tensor: Any) -> Iterator[Block]:
+def blocks_of(tensor: Any) -> Iterator[MemoryBlock]:
     """The tag of a tensor; of a DTensor, that of its part here."""
     local = getattr(tensor, "_local_tensor", tensor)
     if isinstance(local, torch.Tensor) and (found := block(local)) is not None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from .clusters import Cluster, Link
+from .clusters import EmulatedCluster, EmulatedLink
 
 # Seconds that an algorithm needs before its first step, and for each step over a kind of link, by protocol: LL, LL128,
 # Simple. NCCL 2.19, src/graph/tuning.cc, baseLat and hwLat.
@@ -46,12 +46,12 @@ class Route:
     ranks: int
     nodes: int
     per_node: int
-    inside: Link
-    between: Link
+    inside: EmulatedLink
+    between: EmulatedLink
     node_Bps: float  # what this group gets of a node's network
 
     @staticmethod
-    def of(cluster: Cluster, ranks: Collection[int], sharing: int = 1) -> Route:
+    def of(cluster: EmulatedCluster, ranks: Collection[int], sharing: int = 1) -> Route:
         """The route of a group of these global ranks. `sharing` groups, this one included, cross the same nodes'
         networks."""
         nodes: dict[int, int] = {}
@@ -86,14 +86,14 @@ def seconds(kind: str, nbytes: float, route: Route) -> float:
     return base_s + min(ring, tree, _switch_s(nbytes, route) if k == 1 else math.inf)
 
 
-def message_s(cluster: Cluster, source: int, target: int, nbytes: float) -> float:
+def message_s(cluster: EmulatedCluster, source: int, target: int, nbytes: float) -> float:
     """The time of one message between two ranks, over the link of their node or one network card."""
     route = Route.of(cluster, (source, target))
     link = route.inside if route.nodes == 1 else route.between
     return link.base_s + _message_s(route, 1) + nbytes / (_wire_Bps(link) if route.nodes == 1 else route.node_Bps)
 
 
-def sharing(cluster: Cluster, ranks: Sequence[int], groups: Iterable[Sequence[int]]) -> int:
+def sharing(cluster: EmulatedCluster, ranks: Sequence[int], groups: Iterable[Sequence[int]]) -> int:
     """How many groups cross the networks of this group's nodes at once: itself, and those of the same size that have no
     rank in common with it, as the rows of a device mesh have."""
     own, nodes = set(ranks), {cluster.node_of(rank) for rank in ranks}
@@ -146,19 +146,19 @@ def _switch_s(nbytes: float, route: Route) -> float:
     return _SWITCH_S + fill_s + _switch_wire_s(nbytes, route.ranks, route.inside)
 
 
-def _switch_wire_s(nbytes: float, ranks: int, link: Link) -> float:
+def _switch_wire_s(nbytes: float, ranks: int, link: EmulatedLink) -> float:
     """What the wire of a GPU takes for a sum in the switch; infinite for links without."""
     if not link.ring_Bps:
         return math.inf
     return (ranks + 1) / ranks * nbytes / (link.busbw_Bps * (_NODE + 1) / (2 * (_NODE - 1)))
 
 
-def _wire_Bps(link: Link) -> float:
+def _wire_Bps(link: EmulatedLink) -> float:
     """What all get but sums in the switch."""
     return min(link.ring_Bps or link.busbw_Bps, link.busbw_Bps)
 
 
-def _protocol_Bps(link: Link, protocol: int) -> float:
+def _protocol_Bps(link: EmulatedLink, protocol: int) -> float:
     if protocol == _LL and link.ll_Bps:
         return min(link.ll_Bps, _wire_Bps(link) / 2)
     return _wire_Bps(link) * _RATE[protocol]
@@ -169,7 +169,7 @@ def _plain(route: Route) -> bool:
     return "plain" in (route.inside.kind, route.between.kind if route.nodes > 1 else "")
 
 
-def _step_s(link: Link, algorithm: str, protocol: int) -> float:
+def _step_s(link: EmulatedLink, algorithm: str, protocol: int) -> float:
     return link.hop_s if link.kind == "plain" else _STEP_S[link.kind][algorithm][protocol]
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..results.collectives import Call, disagreement
-from .clusters import Cluster
+from .clusters import EmulatedCluster
 from .plans import SMALL
 from .state import HERE, block
 
@@ -144,7 +144,7 @@ class Alone:
         return RuntimeError(f"only rank 0 of {self.size} runs here, so nothing can come from rank {source}")
 
 
-def on_one_gpu(cluster: Cluster, ranks: Sequence[int], rows: Sequence[Sequence[float]]) -> str:
+def on_one_gpu(cluster: EmulatedCluster, ranks: Sequence[int], rows: Sequence[Sequence[float]]) -> str:
     """What to say if two ranks of a node come with tensors on the same GPU, which NCCL refuses; otherwise empty. Each
     row's last number is the rank's GPU, below 0 for the CPU."""
     first: dict[tuple[int, float], int] = {}

@@ -22,7 +22,7 @@ from .imports import after_import
 from .not_emulated import CUDA_ONLY, NotEmulated
 from .plans import SMALL, Plan, Plans, flat, tensors_in, written
 from .remarks import NOT_COMPUTED, say
-from .state import Block, Gpus, Host, block, host
+from .state import Gpus, Host, MemoryBlock, block, host
 
 aten = torch.ops.aten
 FRESH = 1 << 17  # bytes: malloc may hand out used memory below it; larger blocks come fresh from the system
@@ -223,7 +223,7 @@ class Operators(TorchDispatchMode):
 
     def _on_a_gpu(
         self, func: Any, args: Any, kwargs: Any, leaves: list[Any], tensors: list[torch.Tensor],
-        blocks: list[Block | None], device: int,
+        blocks: list[MemoryBlock | None], device: int,
     ) -> Any:  # fmt: skip
         gpus = self.gpus
         for i, t in enumerate(tensors):
@@ -345,7 +345,7 @@ class Operators(TorchDispatchMode):
         finally:
             self.gpus.adopting = None
 
-    def _adopt(self, tensor: torch.Tensor, device: int) -> Block:
+    def _adopt(self, tensor: torch.Tensor, device: int) -> MemoryBlock:
         """A tensor that C++ code made for the GPU it believes it sees."""
         kind, self.gpus.kind = self.gpus.kind, _either(tensor)
         try:
@@ -354,7 +354,7 @@ class Operators(TorchDispatchMode):
             self.gpus.kind = kind
 
     def _device(
-        self, func: Any, tensors: list[torch.Tensor], blocks: list[Block | None], target: int | str | None
+        self, func: Any, tensors: list[torch.Tensor], blocks: list[MemoryBlock | None], target: int | str | None
     ) -> int | None:
         """The GPU that the operator runs on, or None for the CPU. Raises RuntimeError if its tensors lie apart."""
         indices = {b.device for b in blocks if b is not None}

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .clock import Queue
-from .state import Block, Gpus, block
+from .state import Gpus, MemoryBlock, block
 
 
 def install() -> None:
@@ -84,7 +84,7 @@ def comm() -> dict[str, Callable[..., Any]]:
     }
 
 
-def wait_for_buckets(gpus: Gpus, queue: Queue, blocks: Sequence[Block]) -> None:
+def wait_for_buckets(gpus: Gpus, queue: Queue, blocks: Sequence[MemoryBlock]) -> None:
     """A bucket's sum waits for the gradients that other GPUs put into it."""
     writers = {b.wrote[0] for b in blocks if b.kind == "buckets" and b.wrote is not None}
     for other in gpus.clock.queues:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ..show.units import counted
-from .clusters import Cluster
+from .clusters import EmulatedCluster
 
 
-def share_out(cluster: Cluster, ranks: int | None, gpus_per_rank: int | None, most: int) -> tuple[int, int, str]:
+def share_out(
+    cluster: EmulatedCluster, ranks: int | None, gpus_per_rank: int | None, most: int
+) -> tuple[int, int, str]:
     """The number of ranks that run, the GPUs of each, and a sentence that says so.
 
     `ranks` None is one for each GPU, or for each group of `gpus_per_rank`; `gpus_per_rank` None shares out all GPUs.

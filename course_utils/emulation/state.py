@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from .clock import Clock, Mark, Queue
-from .clusters import Cluster
+from .clusters import EmulatedCluster
 from .memory import Chunk, Memory
 from .remarks import program_line, say
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class Block:
+class MemoryBlock:
     """The tag of a storage: it lies on GPU `device`. It lives as long as the storage.
 
     `computed` is False once an operator whose arithmetic was left out has written to it. `arrives` is when a collective
@@ -90,7 +90,7 @@ class _Thread(threading.local):
 class Gpus:
     """All modelled GPUs that this rank can see, and the one that it has set."""
 
-    def __init__(self, cluster: Cluster, rank: int = 0, world_size: int = 1):
+    def __init__(self, cluster: EmulatedCluster, rank: int = 0, world_size: int = 1):
         self.cluster, self.device = cluster, cluster.device_of(rank)
         self.rank, self.world_size = rank, world_size
         self.in_node = max(1, cluster.count // cluster.nodes)
@@ -204,7 +204,7 @@ class Gpus:
                 f" taken: {memory.breakdown()}"
             )
 
-    def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> Block:
+    def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> MemoryBlock:
         """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""
         try:
             storage = tensor.untyped_storage()
@@ -214,13 +214,13 @@ class Gpus:
             return self.tag(tensor._values(), device, computed)
         found = block_of(storage)
         if found is None:
-            found = Block(self, device, storage.nbytes(), self.kind)
+            found = MemoryBlock(self, device, storage.nbytes(), self.kind)
             storage._course_block = found
         if not computed:
             found.computed = False
         return found
 
-    def use(self, queue: Queue, name: str, read: Iterable[Block], written: Iterable[Block] = ()) -> None:
+    def use(self, queue: Queue, name: str, read: Iterable[MemoryBlock], written: Iterable[MemoryBlock] = ()) -> None:
         """A stream's next work uses these storages. What isn't in order with another stream's use of them, or with a
         collective in flight, is a race, and is said."""
         self.clock.ask(queue)
@@ -249,11 +249,11 @@ class Gpus:
 seen_sparse: list[bool] = []  # something once a tensor was sparse: to ask each for its layout takes a while
 
 
-def block_of(storage: torch.UntypedStorage) -> Block | None:
+def block_of(storage: torch.UntypedStorage) -> MemoryBlock | None:
     return getattr(storage, "_course_block", None)
 
 
-def block(tensor: torch.Tensor) -> Block | None:
+def block(tensor: torch.Tensor) -> MemoryBlock | None:
     """The tag of a tensor's storage, of a sparse one that of its values; None on the CPU."""
     try:
         return getattr(tensor.untyped_storage(), "_course_block", None)
@@ -269,4 +269,4 @@ def host(tensor: torch.Tensor) -> Host | None:
         return None
 
 
-__all__ = ["HERE", "Block", "Gpus", "Host", "block", "block_of", "host", "say", "seen_sparse"]
+__all__ = ["HERE", "MemoryBlock", "Gpus", "Host", "block", "block_of", "host", "say", "seen_sparse"]

@@ -18,7 +18,7 @@ from .not_emulated import ADDRESSES, PROCESSES, Limit, NotEmulated
 from .operators import FRESH, Operators, active_fake_mode, let_dtensor_draw
 from .plans import tensors_in
 from .remarks import NOT_COMPUTED, say, without
-from .state import Block, Gpus, block, block_of, host
+from .state import Gpus, MemoryBlock, block, block_of, host
 from .streams import Stream
 
 _M_MMAP_THRESHOLD = -3
@@ -236,7 +236,7 @@ def _patch_answers(gpus: Gpus) -> None:
     tensor: Any = torch.Tensor
     real_device, real_wrapper = tensor.device, tensor._make_wrapper_subclass
 
-    def tagged(self: torch.Tensor) -> Block | None:
+    def tagged(self: torch.Tensor) -> MemoryBlock | None:
         if type(self) in _PLAIN:
             return block(self)
         inner = next((x for name in _INNER if isinstance(x := getattr(self, name, None), torch.Tensor)), None)
@@ -315,7 +315,7 @@ def _patch_storage(gpus: Gpus) -> None:
 
     def tagged(self: torch.UntypedStorage, device: int) -> torch.UntypedStorage:
         if block_of(self) is None:
-            self._course_block = Block(gpus, device, self.nbytes(), gpus.kind)
+            self._course_block = MemoryBlock(gpus, device, self.nbytes(), gpus.kind)
         return self
 
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:

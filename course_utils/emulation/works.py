@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .state import Block, Gpus, block
+from .state import Gpus, MemoryBlock, block
 from .streams import ASKED_S
 
 
@@ -24,7 +24,7 @@ class EmulatedWork(dist.Work):
     """
 
     def __init__(
-        self, gpus: Gpus, result: Any, end: float, blocks: Sequence[Block], device: int | None,
+        self, gpus: Gpus, result: Any, end: float, blocks: Sequence[MemoryBlock], device: int | None,
         held: Sequence[torch.Tensor] = (),
     ):  # fmt: skip
         super().__init__()

@@ -186,6 +186,6 @@ def time_to_accuracy(**settings: Any) -> Explorer:
     text = (
         "With its best learning rate, how many images does batch 512 need, compared with batch 8, until 60% are right?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     actions = [Action("Run here", "measured", _run_here, _seconds, HERE)]
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)

@@ -20,7 +20,7 @@ CALLS = ("send", "recv", "isend", "irecv", "wait", "all_reduce", "barrier")
 
 
 @dataclass
-class Rank:
+class CallingRank:
     """How far a rank is: it has made the first `called` of its calls, and is `inside` the last of them or not."""
 
     calls: Sequence[str]
@@ -36,11 +36,11 @@ class Rank:
         """Which of the calls made so far are of these kinds."""
         return [i for i, call in enumerate(self.calls[: self.called]) if call in kinds]
 
-    def copy(self) -> Rank:
-        return Rank(self.calls, self.called, self.inside, dict(self.matched))
+    def copy(self) -> CallingRank:
+        return CallingRank(self.calls, self.called, self.inside, dict(self.matched))
 
 
-State = tuple[Rank, Rank]
+State = tuple[CallingRank, CallingRank]
 
 
 def frames(lists: Sequence[Sequence[str]]) -> list[State]:
@@ -51,7 +51,7 @@ def frames(lists: Sequence[Sequence[str]]) -> list[State]:
     kind. A send returns once its receive has been called, however small the message: so it is in gloo
     (gloo/transport/tcp/pair.cc, `Pair::send`: it only announces a send until the other side has a pending receive).
     """
-    state = (Rank(lists[0]), Rank(lists[1]))
+    state = (CallingRank(lists[0]), CallingRank(lists[1]))
     found = [state]
     while True:
         state = (state[0].copy(), state[1].copy())
@@ -67,19 +67,19 @@ def frames(lists: Sequence[Sequence[str]]) -> list[State]:
         found.append(state)
 
 
-def _meet(one: Rank, two: Rank) -> None:
+def _meet(one: CallingRank, two: CallingRank) -> None:
     for a, b in ((SENDS, RECEIVES), (RECEIVES, SENDS), (COLLECTIVES, COLLECTIVES)):
         for i, j in zip(one.made(a), two.made(b), strict=False):
             if a != COLLECTIVES or one.calls[i] == two.calls[j]:
                 one.matched[i], two.matched[j] = j, i
 
 
-def open_calls(rank: Rank) -> list[int]:
+def open_calls(rank: CallingRank) -> list[int]:
     """Its isend and irecv that have met nothing yet."""
     return [i for i in rank.made(("isend", "irecv")) if i not in rank.matched]
 
 
-def _waits(rank: Rank) -> bool:
+def _waits(rank: CallingRank) -> bool:
     last = rank.called - 1
     return bool(open_calls(rank)) if rank.calls[last] == "wait" else last not in rank.matched
 
@@ -279,5 +279,5 @@ def deadlock(**settings: Any) -> Explorer:
         return (opening(guess, hang)) + answer
 
     text = "Two ranks swap a small tensor: each sends its own to the other, then receives. What happens?"
-    question = None if settings else Question(text, (cross, hang, "torch raises an error at once"), judge)
+    question = Question(text, (cross, hang, "torch raises an error at once"), judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action])

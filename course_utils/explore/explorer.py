@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..failure.errors import LaunchError, RankError
-from ..launching.under_the_cell.live import Known, LiveView, lines, notebook_kernel
+from ..launching.under_the_cell.live import Known, LiveView, lines
+from ..show.notebook import notebook_kernel
 from ..show.table import ASIDE, GOOD, PROBLEM, fold, ink, marked
 from .controls import Control
 from .drawing import View
@@ -114,9 +115,10 @@ class Explorer:
         self.values = {
             name: control.checked(given.get(name, control.default)) for name, control in self.controls.items()
         }
-        self.leaves_out, self.question, self.actions = leaves_out, question, actions
+        self.leaves_out, self.actions = leaves_out, actions
+        self.question = None if given else question  # whoever sets something has one of their own
         self.found: dict[tuple[Any, ...], dict[str, Any]] = {}  # by settings, so that a result is drawn over its own
-        self.answered = question is None
+        self.answered = self.question is None
         self._render, self._still = render, still
         self._page: _Page | None = None
 

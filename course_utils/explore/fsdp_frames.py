@@ -260,7 +260,7 @@ def fsdp(**settings: Any) -> Explorer:
         "Four ranks, and a model of four blocks, each sharded. How much of the model's weights lies on one rank at the"
         " fullest moment of forward?"
     )
-    question = None if settings else Question(text, _CHOICES, judge)
+    question = Question(text, _CHOICES, judge)
     actions = [Action("Emulate", "emulated", _run, lambda values: 4, EMULATED)]
     return Explorer(
         CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions, still=_still

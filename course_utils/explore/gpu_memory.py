@@ -315,5 +315,5 @@ def memory(**settings: Any) -> Explorer:
         " first ZeRO stage that fits, with a tenth left free?"
     )
     emulate = Action("Emulate", "emulated", run_memory, seconds, EMULATED, refusal)
-    question = None if settings else Question(text, choices, judge)  # whoever sets something has one of their own
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[emulate])

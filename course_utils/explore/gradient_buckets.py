@@ -204,6 +204,5 @@ def buckets(**settings: Any) -> Explorer:
         f"{GPUS} {DEVICE}s train {start['layers']} layers, each with 4 MiB of gradients, over 100 Gb/s Ethernet. Which"
         " bucket size makes the fastest step?"
     )
-    # Whoever sets something has a question of their own.
-    question = None if settings else Question(text, (EACH, DEFAULT, ONE), judge)
+    question = Question(text, (EACH, DEFAULT, ONE), judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)

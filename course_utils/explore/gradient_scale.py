@@ -174,5 +174,5 @@ def loss_scale(**settings: Any) -> Explorer:
         "Without a loss scale, fp16 makes some gradients of this small transformer zero. When are there more of them:"
         " early in training, or late?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -186,5 +186,5 @@ def links(**settings: Any) -> Explorer:
         f"{start['gpus']} GPUs with NCCL, {weights:.1f} MiB of weights, {outputs:.1f} MiB of outputs in a batch. How"
         " many times as many bytes pass through GPU 0 with DataParallel as with DDP?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -227,6 +227,6 @@ def loader(**settings: Any) -> Explorer:
     )
     why = "the real DataLoader, whose batches cost real work on this machine's cores; the step is a wait"
     estimate = lambda values: 3 + BATCHES * (values["load_ms"] + values["step_ms"]) / 1e3  # noqa: E731
-    question = None if settings else Question(text, tuple(map(_workers, choices)), judge)
+    question = Question(text, tuple(map(_workers, choices)), judge)
     action = Action("Run here", "measured", _run_here, estimate, why)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action])

@@ -284,5 +284,5 @@ def bits(**settings: Any) -> Explorer:
         )
 
     text = "A weight of 1 is stored in bf16. The optimizer adds 0.003. What is the weight then?"
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

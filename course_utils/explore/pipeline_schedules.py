@@ -216,6 +216,6 @@ def schedules(**settings: Any) -> Explorer:
         "Four stages, 8 micro-batches, 1F1B. Stage 1 gets half as much work again, so in all there's an eighth more"
         " to do. How much longer does a step take?"
     )
-    question = None if settings else Question(text, _CHOICES, judge)
+    question = Question(text, _CHOICES, judge)
     actions = [Action("Emulate", "emulated", run_schedule, seconds, EMULATED, refusal)]
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)

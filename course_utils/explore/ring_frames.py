@@ -141,7 +141,7 @@ def ring(**settings: Any) -> Explorer:
         return f"{first}6 messages of a quarter each: 1.5 times. Take 8 ranks: how much will it be then?"
 
     text = "Four ranks sum a tensor by passing chunks around a ring. How much does each rank send, in all?"
-    question = None if settings else Question(text, _CHOICES, judge)
+    question = Question(text, _CHOICES, judge)
     actions = [Action("Run here", "measured", _run, lambda values: 2 + values["ranks"] / 4, HERE)]
     return Explorer(
         CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions, still=_still

@@ -163,5 +163,5 @@ def checkpoints(**settings: Any) -> Explorer:
         "Llama 3 was trained on 16,384 GPUs, and something failed every 3 hours. If a save stops the training for a"
         " minute and a restart takes ten, how often should it save?"
     )
-    question = None if settings else Question(text, tuple(every), judge)
+    question = Question(text, tuple(every), judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

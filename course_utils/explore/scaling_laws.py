@@ -212,7 +212,7 @@ def _with_money(settings: Mapping[str, Any]) -> Explorer:
     leaves = (
         LEAVES_OUT + " The queue's rule is made up; at your centre, look at `squeue --start`. Prices in your currency."
     )
-    question = None if settings else Question(text, tuple(choices), judge)
+    question = Question(text, tuple(choices), judge)
     return Explorer(MONEY_CONTROLS, render_money, given=settings, leaves_out=leaves, question=question)
 
 
@@ -235,5 +235,5 @@ def scaling(money: bool = False, **settings: Any) -> Explorer:
     text = (
         f"{SERIAL.default}% of a job can't be split, and talking costs nothing yet. How much faster is it on {n} GPUs?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -181,7 +181,7 @@ def recompute(**settings: Any) -> Explorer:
         )
 
     text = "48 transformer layers, each keeping 17 times its input, are recomputed in segments. How many hold least?"
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     actions = []
     if "cluster" in inspect.signature(launch).parameters:
         actions.append(Action("Emulate", "emulated", emulate, lambda values: 5 + values["layers"] / 5, EMULATED))

@@ -114,5 +114,5 @@ def nodes(**settings: Any) -> Explorer:
         f"ResNet-50 on nodes of {PER_NODE} {DEVICE}, over 100 Gbit/s. Two nodes keep {few:.0%} of each GPU's speed."
         " What do 64 nodes keep?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -23,7 +23,7 @@ from .recorded_grid import grid, source
 
 
 @dataclass(frozen=True)
-class Training:
+class AsyncTraining:
     """A training: loss by updates (None from where it was no number), test accuracy at the end, mean staleness."""
 
     losses: Sequence[tuple[float, float | None]]
@@ -35,22 +35,22 @@ class Training:
         return any(loss is None or loss > 20 for _, loss in self.losses)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]]) -> Training:
+    def of(cls, records: Sequence[Mapping[str, Any]]) -> AsyncTraining:
         losses = [(r["updates"], r["loss"]) for r in records if "updates" in r]
         return cls(losses, records[-1]["accuracy"], records[-1]["stale"])
 
 
 @cache
-def trainings() -> tuple[Mapping[tuple[int, float], list[Training]], str]:
+def trainings() -> tuple[Mapping[tuple[int, float], list[AsyncTraining]], str]:
     """The trainings of each (trainers, rate), a seed each, and where they were recorded."""
     sweep = sweeps("07_staleness")[0]
-    found: dict[tuple[int, float], list[Training]] = {}
+    found: dict[tuple[int, float], list[AsyncTraining]] = {}
     for point, (run,) in zip(sweep.points, sweep.runs, strict=True):
-        found.setdefault((point["trainers"], point["lr"]), []).append(Training.of(run.ranks[0].records))
+        found.setdefault((point["trainers"], point["lr"]), []).append(AsyncTraining.of(run.ranks[0].records))
     return found, source(sweep.runs[0][0].provenance)
 
 
-def middle(trainers: int, lr: float) -> Training:
+def middle(trainers: int, lr: float) -> AsyncTraining:
     """The training in the middle of the seeds, by its accuracy; of two the worse."""
     seeds = sorted(trainings()[0][trainers, lr], key=lambda t: (not t.diverged, t.accuracy))
     return seeds[(len(seeds) - 1) // 2]
@@ -143,16 +143,16 @@ def _many(n: int) -> str:
     return f"{counted(n, 'trainer')}"
 
 
-def _said(here: Training) -> str:
+def _said(here: AsyncTraining) -> str:
     end = "the loss diverged" if here.diverged else f"{here.accuracy:.1%} right in the end"
     return f"Measured here: {end}, gradients {here.stale:.1f} updates old (one run, another seed)"
 
 
-def _run_here(values: Values) -> Training:
+def _run_here(values: Values) -> AsyncTraining:
     args = ["--trainers", values["trainers"], "--lr", values["lr"], "--seed", 7]
     program = PROGRAMS / "hogwild_steps.py"
     run = launch(program, 1, args=args, quiet=True, timeout=300, threads=1, device="cpu")
-    return Training.of(run.ranks[0].records)
+    return AsyncTraining.of(run.ranks[0].records)
 
 
 def _updates_to(trainers: int) -> int | None:
@@ -179,6 +179,6 @@ def staleness(**settings: Any) -> Explorer:
         f"1 trainer takes its learning rate of {ASKED:g} to a loss of {GOAL:g}. How many updates do 8 need for that,"
         " together?"
     )
-    question = None if settings else Question(text, choices, judge)
+    question = Question(text, choices, judge)
     actions = [Action("Run here", "measured", _run_here, lambda values: 12, HERE)]
     return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
 
+from ..show.notebook import ipython_shell
 from .frames import is_cell
 
 # What everybody calls these, for a cell that uses one and doesn't import it.
@@ -372,8 +372,7 @@ def _about_module(name: str, traceback: str) -> str:
 
 
 def _about_name(name: str) -> str:
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = ipython_shell()
     if shell is None or name not in shell.user_ns:
         return f"Begin the cell with `{_IMPORTS[name]}`." if name in _IMPORTS else ""
     value = shell.user_ns[name]

@@ -12,9 +12,9 @@ import sysconfig
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from ..folders import CELL, PACKAGE
+from ..show.notebook import ipython_shell
 
 _CALL = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(,? in (?P<function>.+))?$')  # of a traceback
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)$')  # of faulthandler
@@ -75,8 +75,7 @@ def cell_of(script: str) -> str:
     """What Jupyter calls the cell that runs now, if this file is its copy: `Cell In[5]`. VS Code makes that a link."""
     if not is_cell(script):
         return ""
-    ipython: Any = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = ipython_shell()
     if shell is None:
         return "Cell"
     # The counter of newer IPython is one ahead while a cell runs.

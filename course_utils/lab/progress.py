@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..folders import course_home, notebook_name
+from ..folders import add_json_line, course_home, json_lines, notebook_name
 from .lessons import Lesson, cell_hash, lessons
 
 FILE = "progress.jsonl"
@@ -70,19 +71,11 @@ def _ran(result: Any) -> None:
 
 
 def _append(record: dict[str, Any]) -> None:
-    """Add a line, in a single write, so that kernels don't tear each other's. A folder that can't be written to keeps
-    no progress, and that's no reason to disturb a cell."""
-    line = json.dumps({"notebook": notebook_name(), **record, "time": round(time.time(), 3)}) + "\n"
-    try:
+    """Add a line. A folder that can't be written to keeps no progress, and that's no reason to disturb a cell."""
+    with suppress(OSError):
         folder = course_home() / "runs"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(folder / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
-    except OSError:
-        pass
+        add_json_line(folder / FILE, {"notebook": notebook_name(), **record, "time": round(time.time(), 3)})
 
 
 def progress(of: Iterable[Lesson] | None = None, home: Path | None = None) -> dict[str, Done]:
@@ -102,7 +95,7 @@ def progress(of: Iterable[Lesson] | None = None, home: Path | None = None) -> di
     claims: dict[str, set[str]] = {number: set() for number in by_number}
     solved: dict[str, set[str]] = {number: set() for number in by_number}
     last = dict.fromkeys(by_number, 0.0)
-    for record in _records([runs / FILE]):
+    for record in json_lines(runs / FILE):
         number = str(record.get("notebook"))[:2]
         if number not in by_number:
             only = owners.get(str(record.get("hash")), set())
@@ -117,7 +110,7 @@ def progress(of: Iterable[Lesson] | None = None, home: Path | None = None) -> di
             for place, (name, digest) in enumerate(() if other else by_number[number].core):
                 if (name and name == record.get("cell")) or digest == record.get("hash"):
                     cells[number].add(place)
-    for record in _records(sorted(runs.glob(CHECKED))):
+    for record in chain.from_iterable(map(json_lines, sorted(runs.glob(CHECKED)))):
         name = str(record.get("exercise"))
         if name[:2] in by_number and "_solutions" not in str(record.get("notebook")):
             last[name[:2]] = max(last[name[:2]], _seconds(record))
@@ -131,22 +124,6 @@ def forget(home: Path | None = None) -> None:
     runs = (course_home() if home is None else home) / "runs"
     for path in [runs / FILE, *runs.glob(CHECKED)]:
         path.unlink(missing_ok=True)
-
-
-def _records(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """The lines of the files; a damaged line is left out."""
-    for path in paths:
-        try:
-            text = path.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        for line in text.splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                yield record
 
 
 def _seconds(record: dict[str, Any]) -> float:

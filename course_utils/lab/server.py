@@ -37,7 +37,7 @@ print(json.dumps({"ok": report.ok, "rows": rows}))
 
 def _load_jupyter_server_extension(app: Any) -> None:
     """Jupyter Server calls this once."""
-    machine = Machine()
+    machine = ServersMachine()
     atexit.register(machine.stop)
     course = url_path_join(app.base_url, "course")
     app.web_app.add_handlers(
@@ -54,7 +54,7 @@ def lessons_folder(served: Path) -> Path | None:
     return None
 
 
-class Machine:
+class ServersMachine:
     """What the doctor says of this machine. It's asked at the first view; a good answer is kept, for a bad one it's
     asked again."""
 
@@ -117,7 +117,7 @@ class CourseHandler(JupyterHandler):
 class MachineHandler(APIHandler):
     """What the doctor says, as JSON."""
 
-    def initialize(self, machine: Machine) -> None:
+    def initialize(self, machine: ServersMachine) -> None:
         self._machine = machine
 
     @authenticated

@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..emulation.clusters import Cluster
+from ..emulation.clusters import EmulatedCluster
 from .placement import Placement
-from .request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
+from .rank_environment import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS
+from .request import Request
 
 PORT = 29500  # where nodes meet if you start them by hand
 
@@ -25,7 +26,7 @@ def standalone_command(request: Request, placement: Placement, max_restarts: int
     )
 
 
-def on_gpus_command(request: Request, placement: Placement, cluster: Cluster) -> str:
+def on_gpus_command(request: Request, placement: Placement, cluster: EmulatedCluster) -> str:
     """The command that runs the program of an emulated launch on real GPUs of that kind; on several nodes, the first
     node's."""
     world, on_node = cluster.one_of or request.world_size, max(1, cluster.per_node // placement.gpus_per_rank)

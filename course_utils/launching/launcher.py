@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..failure.errors import LaunchError, RankError, explain, records_of, stopped
-from ..folders import PACKAGE, compiler_cache, new_run_folder, temporary_folder
-from ..machine.busy import disturbed, recent
+from ..folders import PACKAGE, new_run_folder, temporary_folder
+from ..machine.busy import recent
 from ..machine.here import Machine
 from ..results.collectives import forget, unnoticed
 from ..results.provenance import Provenance
-from ..results.rank_result import launcher_statuses, read_ranks
+from ..results.rank_result import gather
 from ..results.run import Run
-from ..show.table import print_lines
-from ..show.units import is_speed
 from . import local
 from .choice import engine_for
 from .engine import Engine
 from .options import LaunchOptions
 from .placement import Placement
 from .program import check_passable, checked_program, environment
-from .request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, Handle, LaunchLost, Request
+from .rank_environment import rank_environment
+from .request import Handle, Request
 from .supervisor.patience import Patience
-from .under_the_cell.live import Known, LiveView
-from .under_the_cell.stream import Stream
-from .under_the_cell.watch import OWN_PORT, Watch, last_line, left_running, news, stop
-
-POLL_S = 0.05
-# Variables that the kernel or a Slurm job passes on to its children, and that would mislead a rank.
-_LEAKED = ("JPY_", "JUPYTER", "SLURM_", "PMI_", "PMIX_", "OMPI_", "TORCHELASTIC_", "PYDEVD_")
-_LEAKED_NAMES = {
-    "COURSE_CLUSTER", "MPLBACKEND", "FORCE_COLOR", "CLICOLOR_FORCE", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK",
-    "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-}  # fmt: skip
+from .under_the_cell.cell import POLL_S, LaunchCell, busy_machine
+from .under_the_cell.watch import OWN_PORT, left_running, news, stop
 
 
 def launch(
@@ -120,65 +108,61 @@ def _refusals() -> Iterator[None]:
 
 def _launch(options: LaunchOptions, engine: Engine, cwd: str) -> Run:
     """Place the ranks, start them, follow them, and gather what they left."""
-    view = LiveView(options.quiet)
-    machine = Machine.here()
+    machine, cell = Machine.here(), LaunchCell(options.quiet)
     with _refusals():
         placement = engine.place(machine)
-    env = _environment(machine, placement, options.env, engine.elsewhere)
+    env = rank_environment(machine, placement, options.env, engine.elsewhere)
     check_passable(env, options.args)
-    if not options.quiet:
-        print_lines(news(placement.sentence))
+    cell.say(news(placement.sentence), wrap=True)
     root = cwd if options.module else os.path.dirname(os.path.realpath(options.script))
     changes = environment(options.script, Path(root))
     own_port = "MASTER_PORT" in changes.names and not engine.elsewhere
-    # From here on, an interrupt must end the ranks first, so it doesn't raise at once.
-    with _deferred_interrupt() as interrupts, view:
-        _await_start(lambda: engine.prepare(env, changes, root, POLL_S), interrupts, view)
+    with cell:
+        cell.await_start(lambda: engine.prepare(env, changes, root, POLL_S))
         request = _request(options, placement, env, cwd, agent_store=not own_port, here=not engine.elsewhere)
-        stream = Stream(Path(request.folder), placement.ranks, options.quiet)
         if options.dry:
             with _refusals():
                 return _dry(request, placement, engine, options)
+        handle = _started(engine, request, placement)
         try:
-            with _refusals():
-                handle = engine.start(request, placement)
-        except OSError as error:
-            raise LaunchError(f"couldn't start the ranks: {error}") from None
-        try:
-            if handle.note and not options.quiet:
-                print(handle.note, flush=True)
-            if own_port and not options.quiet:
-                print(OWN_PORT, flush=True)
+            cell.say(handle.note)
+            cell.say(OWN_PORT * own_port)
             doing = "emulating (these seconds are real)" if placement.emulated else "running"
-            outcome = _follow(handle, Watch(handle, stream, doing), interrupts, view)
+            outcome, records = cell.follow(handle, Path(request.folder), placement.ranks, doing)
         finally:
             handle.close()
         if outcome["cause"] == "not started":
             raise LaunchError(f"couldn't start the ranks: {outcome['why']}{_cure(outcome['why'])}")
-        run = _collect(request, placement, engine, outcome, stream.records, handle.start, handle.where or str(machine))
+        run = _gathered(request, placement, engine, outcome, records, handle.start, handle.where or str(machine))
         if run.others:
             recent.append((run.others[0], run.others[1]))
         unsaved = _save(run)
         if not options.detach:
-            view.end(last_line(run, view.seconds), run.ok, below=stream.wrote)
-    if unsaved and not options.quiet:
-        print_lines(unsaved)
+            cell.end(run)
+    cell.say(unsaved, wrap=True)
     if options.detach:
         return run
     if run.outcome == "interrupted":
         raise stop(stopped(run), run)
+    if run.ok and not options.quiet:
+        if odd := unnoticed(records_of(run).calls):
+            cell.say(f"Nothing failed, but the ranks did not call the same collectives. {odd}")
+        cell.say(left_running(outcome.get("left", ())))
+        cell.say(busy_machine([run], machine), wrap=True)
     if run.ok:
-        if not options.quiet and (odd := unnoticed(records_of(run).calls)):
-            print(f"Nothing failed, but the ranks did not call the same collectives. {odd}", flush=True)
-        if not options.quiet and (said := left_running(outcome.get("left", ()))):
-            print(said, flush=True)
         forget(Path(request.folder), placement.ranks)
-    if run.ok and not options.quiet and (busy := busy_machine([run], machine)):
-        print_lines(busy)
-    if options.check and not run.ok:
+    elif options.check:
         times = {int(r): s["time"] for r, s in outcome["ranks"].items() if "time" in s}
         raise explain(run, times, outcome.get("why") or f"did not end within its timeout of {request.timeout:g} s")
     return run
+
+
+def _started(engine: Engine, request: Request, placement: Placement) -> Handle:
+    try:
+        with _refusals():
+            return engine.start(request, placement)
+    except OSError as error:
+        raise LaunchError(f"couldn't start the ranks: {error}") from None
 
 
 def _request(
@@ -235,7 +219,7 @@ def _dry(request: Request, placement: Placement, engine: Engine, options: Launch
         print(shown, end="", flush=True)
     nothing = {"cause": "dry", "wall_s": float("nan"), "ranks": {}}
     records: list[list[dict[str, Any]]] = [[] for _ in range(placement.ranks)]
-    run = _collect(request, placement, engine, nothing, records, start=options.engine, machine="")
+    run = _gathered(request, placement, engine, nothing, records, start=options.engine, machine="")
     run.save(Path(request.folder, "run.json"))
     return run
 
@@ -247,89 +231,13 @@ def _working_folder() -> str:
         raise LaunchError("the kernel's working folder has been removed; go to another one with %cd") from None
 
 
-def _environment(
-    machine: Machine, placement: Placement, extra: Mapping[str, str | None] | None, elsewhere: bool
-) -> dict[str, str]:
-    """A rank's whole environment, except the variables that say which rank it is; `extra` are the caller's own."""
-    own = {k: v for k, v in os.environ.items() if not k.startswith(_LEAKED) and k not in _LEAKED_NAMES}
-    env = KEEP_MEMORY | FORM_GROUPS_TOGETHER | own
-    if elsewhere:
-        env = {k: v for k, v in env.items() if k not in ("CUDA_VISIBLE_DEVICES", "TMPDIR")}  # true here only
-        env |= {k: v for k, v in os.environ.items() if k == "SLURM_CONF"}
-    else:
-        loopback = "lo0" if os.uname().sysname == "Darwin" else "lo"
-        for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            env.setdefault(name, loopback)  # ranks on one machine have no business on the network
-        # otherwise each launch would compile everything again
-        env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiler_cache(machine.name)))
-    env |= {"MPLBACKEND": "Agg", **placement.env}
-    for name, value in (extra or {}).items():
-        if value is None:
-            env.pop(name, None)
-        else:
-            env[name] = str(value)
-    return env
-
-
 def _cure(why: str) -> str:
     if os.strerror(errno.ENOSPC) in why:
         return ". Free some space there, or set TMPDIR to a folder that has some"
     return ". Other programs may be using it; try fewer ranks" if os.strerror(errno.ENOMEM) in why else ""
 
 
-class _Interrupts:
-    """How often the user has interrupted this launch."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self, *_: object) -> None:
-        self.count += 1
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[_Interrupts]:
-    """In the main thread, count Ctrl-C instead of raising: an exception in the wrong place would leave a launch half
-    stopped."""
-    interrupts = _Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-    previous = signal.signal(signal.SIGINT, interrupts.add)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler if previous is None else previous)
-
-
-def _await_start(prepare: Callable[[], str], interrupts: _Interrupts, view: LiveView) -> None:
-    """Call `prepare` until it waits for nothing more. Nothing has started yet, so an interrupt ends the waiting."""
-    while (awaited := prepare()) and not interrupts.count:
-        view.tick(lambda: Known(awaited))
-    if interrupts.count:
-        raise stop(f"stopped{' while ' if awaited else ''}{awaited}; no rank had started")
-
-
-def _follow(handle: Handle, watch: Watch, interrupts: _Interrupts, view: LiveView) -> dict[str, Any]:
-    """Wait for the outcome, showing the ranks' output meanwhile."""
-    stops, stream = 0, watch.stream
-    try:
-        while (outcome := handle.wait(POLL_S)) is None:
-            if interrupts.count > stops:  # a second one no longer waits for ranks that handle SIGTERM
-                stops += 1
-                handle.stop()
-            view.tick(lambda: watch.known(stopping=stops > 0))  # noqa: B023 - called at once
-            stream.pump(hold=view.to_come)
-    except LaunchLost:
-        outcome = {"cause": "interrupted" if stops else "lost", "wall_s": float("nan"), "ranks": {}}
-    stream.pump(last=True)
-    watch.close()
-    if interrupts.count and outcome["cause"] == "":
-        outcome["cause"] = "interrupted"  # it came while the last ranks were ending
-    return outcome
-
-
-def _collect(
+def _gathered(
     request: Request,
     placement: Placement,
     engine: Engine,
@@ -340,12 +248,7 @@ def _collect(
 ) -> Run:
     """The Run of a launch that has ended, built from what its ranks left. `start` says how they were started,
     `machine` where."""
-    folder = Path(request.folder)
-    statuses: dict[int, dict[str, Any]] = {int(rank): status for rank, status in outcome["ranks"].items()}
-    if engine.by_torchrun:
-        statuses = launcher_statuses(folder, request.world_size, statuses.get(-1, {}).get("exitcode") == 0)
-    ranks = read_ranks(folder, request.world_size, statuses, records)
-    cause = outcome["cause"] or ("failed" if not all(r.ok for r in ranks) else "finished")
+    ranks, cause = gather(Path(request.folder), request.world_size, outcome, records, engine.by_torchrun)
     return Run(
         ranks=ranks,
         script=request.script,
@@ -360,14 +263,6 @@ def _collect(
         others=None if placement.emulated else outcome.get("others"),  # a virtual clock doesn't mind a busy machine
         job=outcome.get("job"),
     )
-
-
-def busy_machine(runs: Sequence[Run], machine: Machine) -> str:
-    """What to say of runs that timed something while other programs took the cores; empty if they didn't matter."""
-    if not any(is_speed(name) for run in runs for record in run.records for name in record):
-        return ""
-    found = disturbed((run.others for run in runs if run.others), machine.cores)
-    return f"A busy machine. {found}, so these times are too long. Close them, then run the cell again." * bool(found)
 
 
 def warm_up() -> None:

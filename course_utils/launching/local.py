@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..emulation.clusters import Cluster, cluster
+from ..emulation.clusters import EmulatedCluster, cluster
 from ..folders import PACKAGE
 from ..machine.here import Machine
 from .commands import on_gpus_command, standalone_command
@@ -25,7 +25,8 @@ from .engine import Engine
 from .frozen_variables import frozen, too_late
 from .placement import Placement, place, place_on_cluster
 from .program import Environment, too_long
-from .request import KEEP_MEMORY, Handle, LaunchLost, Request, readable, receive_message, send_message
+from .rank_environment import KEEP_MEMORY
+from .request import Handle, LaunchLost, Request, readable, receive_message, send_message
 
 HERE = Path(__file__).resolve().parent
 READY_S = 120.0  # a launch doesn't wait longer than this for the import of torch
@@ -215,7 +216,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 class Cold(Engine):
     """Every rank a new Python on this machine."""
 
-    modelled: Cluster | None = None  # the GPUs to emulate
+    modelled: EmulatedCluster | None = None  # the GPUs to emulate
 
     def validate(self) -> None:
         options, engine = self.options, self.options.engine

@@ -6,7 +6,7 @@ import operator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..emulation.clusters import Cluster
+from ..emulation.clusters import EmulatedCluster
 from ..emulation.sharing_out import share_out
 from ..machine.here import SHM_FOR_NCCL, Gpu, Machine
 from ..show.units import counted, readable
@@ -114,7 +114,7 @@ def place(
 
 
 def place_on_cluster(
-    cluster: Cluster, machine: Machine, ranks: int | str, gpus_per_rank: int | str, threads: int | None
+    cluster: EmulatedCluster, machine: Machine, ranks: int | str, gpus_per_rank: int | str, threads: int | None
 ) -> Placement:
     """The ranks of an emulated cluster, with the arguments of `place`. Raises ValueError for more than fit there."""
     world, per_rank, sentence = share_out(

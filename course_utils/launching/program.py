@@ -169,11 +169,8 @@ def _facts(file: Path) -> tuple[frozenset[str], Environment]:
 @lru_cache(maxsize=1000)
 def _read(file: Path, changed_ns: int, size: int) -> tuple[frozenset[str], Environment]:
     """A file is read once, and again when its time or size changes."""
-    source = file.read_bytes()
-    compile(
-        source, str(file), "exec", dont_inherit=True
-    )  # it finds more than the parser: a `return` outside of a function
-    tree = ast.parse(source)
+    tree = ast.parse(file.read_bytes(), str(file))
+    compile(tree, str(file), "exec", dont_inherit=True)  # finds more than the parser: a `return` outside of a function
     reader, found = _Reader(), Environment()
     reader.visit(tree)
     torch_line = reader.torch_line or float("inf")

@@ -17,17 +17,6 @@ from typing import Any
 
 from .supervisor.patience import Patience
 
-# glibc gives the memory of every large tensor back to the system, and asks for it again in the next step. On a CPU the
-# page faults cost a third of a step, and ranks on one machine slow each other down with them. PyTorch's tuning guide
-# suggests another allocator for the same reason.
-KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(64 << 30)}
-# A quick rank leaves a gloo group, and closes its connections, while a slow one still waits for a third: then the slow
-# one's `init_process_group` or `new_group` fails with "Connection closed by peer". torch no longer has a barrier at the
-# end of these unless this is set (`_is_barrier_after_init` in distributed_c10d.py).
-FORM_GROUPS_TOGETHER = {"TORCH_DIST_INIT_BARRIER": "1"}
-# torch 2.15 hands restarted ranks the dead ranks' addresses unless the store of torchrun's agent is kept apart.
-RESTARTS = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-
 
 @dataclass(frozen=True)
 class Request:

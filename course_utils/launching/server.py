@@ -92,31 +92,6 @@ def make_forks_cheap() -> None:
                 madvise(page, HUGE_PAGE, MADV_COLLAPSE)
 
 
-def renew_process(env: dict[str, str]) -> None:
-    """Make a process forked from the server look new: threads, random numbers, caches. Its environment and folder are
-    new already."""
-    import tempfile
-
-    import numpy
-    import torch
-    import torch.distributed as dist
-
-    time.tzset()
-    tempfile.tempdir = None
-    for path in sys.path:
-        if sys.path_importer_cache.get(path, path) is None:
-            # this one wasn't there when torch was imported; Python sees changes in the others anyway
-            del sys.path_importer_cache[path]
-    numpy.random.seed()  # Python's own generator takes a new seed after a fork by itself
-    torch.default_generator.seed()
-    threads = (
-        env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    )  # OpenMP allows a number for each level of nesting
-    if threads.isdigit() and int(threads):
-        torch.set_num_threads(int(threads))
-    dist.set_debug_level_from_env()
-
-
 class Server:
     def __init__(self, control: socket.socket, kernel_pid: int):
         self.control, self.kernel_pid = control, kernel_pid
@@ -175,7 +150,7 @@ class Server:
                 return
             request = Request.of(asked)
             send_message(conn, b"begun")
-            supervise(conn, request, kernel_fd, renew_process)
+            supervise(conn, request, kernel_fd, forks=True)
         finally:
             os._exit(0)  # the launch's folder says what went wrong
 

@@ -13,8 +13,9 @@ from ..machine.here import Machine
 from ..results.run import Run
 from ..results.sweep import Sweep, in_words
 from ..show.table import print_lines
-from .launcher import busy_machine, launch
+from .launcher import launch
 from .options import LaunchOptions
+from .under_the_cell.cell import busy_machine
 from .under_the_cell.live import LiveView
 from .under_the_cell.watch import news
 

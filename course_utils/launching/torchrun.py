@@ -13,7 +13,8 @@ from .commands import standalone_command, torchrun_commands
 from .local import Cold, start_cold
 from .options import LaunchOptions
 from .placement import Placement
-from .request import RESTARTS, Handle, Request
+from .rank_environment import RESTARTS
+from .request import Handle, Request
 
 CHILD = Path(__file__).resolve().parent / "on_rank" / "rank_process.py"
 

@@ -16,7 +16,7 @@ LEAST_S = 0.5  # the kernel counts in hundredths of a second, and a short peak s
 
 
 @dataclass(frozen=True)
-class Look:
+class BusyTimes:
     """Core seconds since the machine started, and since this process did. `busy` counts all programs, `stolen` what
     other virtual machines took, `own` this process and its descendants that have ended."""
 
@@ -26,7 +26,7 @@ class Look:
     own: float
 
 
-def look() -> Look | None:
+def look() -> BusyTimes | None:
     """The machine's work up to now; None where the system doesn't say (only Linux does, and not in every sandbox)."""
     try:
         fields = [int(word) for word in STAT.read_text().split("\n", 1)[0].split()[1:9]]
@@ -35,7 +35,7 @@ def look() -> Look | None:
         return None
     ticks = os.sysconf("SC_CLK_TCK")
     mine = os.times()
-    return Look(
+    return BusyTimes(
         time.monotonic(),
         (user + nice + system + irq + softirq + stolen) / ticks,
         (idle + iowait) / ticks,
@@ -43,7 +43,7 @@ def look() -> Look | None:
     )
 
 
-def others(before: Look | None, after: Look | None) -> tuple[float, float] | None:
+def others(before: BusyTimes | None, after: BusyTimes | None) -> tuple[float, float] | None:
     """How many cores other programs kept busy between two looks, and how many had nothing to do, on average. None if
     there's nothing to tell from."""
     if before is None or after is None or after.at - before.at < LEAST_S:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..folders import json_lines
+
 # In torchrun's closing table, what it says about a rank that left no error itself.
 _FAILURE = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 
@@ -105,6 +107,22 @@ class RankResult:
         return "finished" if self.ok else f"exit code {self.exitcode}" if self.exitcode is not None else "stopped"
 
 
+def gather(
+    folder: Path,
+    world_size: int,
+    outcome: Mapping[str, Any],
+    records: Sequence[list[dict[str, Any]]],
+    by_torchrun: bool,
+) -> tuple[list[RankResult], str]:
+    """The ranks of a launch that has ended, with this `outcome` of what watched them, and in a word how it ended:
+    "finished", "failed", or what ended it."""
+    statuses: dict[int, dict[str, Any]] = {int(rank): status for rank, status in outcome["ranks"].items()}
+    if by_torchrun:
+        statuses = launcher_statuses(folder, world_size, statuses.get(-1, {}).get("exitcode") == 0)
+    ranks = read_ranks(folder, world_size, statuses, records)
+    return ranks, outcome["cause"] or ("finished" if all(rank.ok for rank in ranks) else "failed")
+
+
 def read_ranks(
     folder: Path,
     world_size: int,
@@ -126,7 +144,7 @@ def read_ranks(
             rank,
             status.get("exitcode"),
             status.get("signal"),
-            records[rank] if records else _reported(folder / f"rank{rank}.jsonl"),
+            records[rank] if records else [*json_lines(folder / f"rank{rank}.jsonl")],
             str(log),
         )
         if error.exists() and not result.ok:
@@ -151,16 +169,6 @@ def _append(log: Path, traceback: str) -> None:
         file.seek(max(0, file.tell() - len(said)))
         if file.read() != said:
             file.write(said)
-
-
-def _reported(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # the last line of a rank that was killed while it wrote
-    return records
 
 
 def launcher_statuses(folder: Path, world_size: int, ended_well: bool) -> dict[int, dict[str, Any]]:

@@ -222,7 +222,7 @@ class _Trace:
         return [(self.rank, *span) for span in [*busy, *others]]
 
     def _on_cpu(self, windows: Sequence[Interval]) -> list[tuple[float, float, str]]:
-        phase = _Phases(self)
+        phase = _TracedPhases(self)
         found = []
         for e in self.ops:
             computes = e.thread not in self.links and "::" in e.name and not e.name.startswith(_NO_COMPUTE)
@@ -236,7 +236,7 @@ class _Trace:
     ) -> tuple[list[tuple[float, float, str]], list[tuple[float, float, str, str]]]:
         """What kernels compute, and what they send and load. A kernel runs later than its launch, and counts where it
         was launched."""
-        phase = _Phases(self)
+        phase = _TracedPhases(self)
         compute, others = [], []
         for e in self.kernels:
             launch = self.launches.get(e.args.get("correlation"))
@@ -254,7 +254,7 @@ class _Trace:
         return compute, others
 
 
-class _Phases:
+class _TracedPhases:
     """What a thread does at a given time: backward, the optimizer's step, or else forward. Empty if the trace shows
     neither backward nor step."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from .notebook import ipython_shell
 
 LINE_LETTERS = 106  # a line of output in JupyterLab, in a window of 1280 pixels
 BAR_CHARACTERS, BAR_PIXELS = 12, 70  # length of the longest bar in text and on a page
@@ -135,8 +136,7 @@ _held: list[Any] | None = None  # what waits to be shown below a figure
 
 def show(thing: Any) -> None:
     """Display something in a notebook, print it anywhere else."""
-    ipython = sys.modules.get("IPython")
-    if ipython is None or ipython.get_ipython() is None:
+    if ipython_shell() is None:
         print(thing, flush=True)
     elif _held is not None:
         _held.append(thing)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ..launching.options import LaunchOptions
 from ..launching.placement import Placement
-from ..launching.request import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS, Request
+from ..launching.rank_environment import FORM_GROUPS_TOGETHER, KEEP_MEMORY, RESTARTS
+from ..launching.request import Request
 from ..launching.torchrun import CHILD
 from .job_template import batch_file, torchrun
 from .site import Site

@@ -15,7 +15,7 @@ import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..launching.request import RESTARTS
+from ..launching.rank_environment import RESTARTS
 
 TEXT = Path(__file__).with_name("batch_file.sh")
 

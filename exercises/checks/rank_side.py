@@ -172,6 +172,12 @@ def shown(value: Any) -> str:
     return "nothing" if value is None else f"{value!r:.60} (a {type(value).__name__})"
 
 
+def must_return(ok: bool, function: str, value: Any, wanted: str) -> None:
+    """Unless it's `ok`, that the student's `function` returned this value is a problem of symptom "type"."""
+    if not ok:
+        problem(f"`{function}` returned {shown(value)}; it must return {wanted}.", "type")
+
+
 def number(value: Any, what: str) -> float:
     """The number that `what` returned, also in a tensor with one element; anything else, or NaN, is a problem."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:

@@ -29,7 +29,7 @@ class Nodes:
 
     def __init__(self, use: str | None = "local"):
         self.use = use
-        self.cluster: local_cluster.Cluster | None = None
+        self.cluster: local_cluster.SlurmCluster | None = None
         if use == "local":
             self._start()
 

@@ -28,7 +28,7 @@ from ...results.provenance import Provenance
 from ...results.run import Run
 from ...show.table import Table
 from ...show.units import counted, number, readable
-from .links import Link, between, to_host
+from .links import GpuLink, between, to_host
 
 __all__ = ["Page", "gpu_check"]
 
@@ -200,7 +200,7 @@ def _between(page: Page, gpus: tuple[Gpu, ...], env: dict[str, str], say: Callab
         page.add(title, _first_line(error))
         return
     rows: list[tuple[str, ...]] = []
-    slowest: Link | None = None
+    slowest: GpuLink | None = None
     for a, b in combinations(range(n), 2):
         link = between(gpus, a, b) if gpus else None
         each_way = pairs.samples("each_way_Bps", pair=[a, b]).median
@@ -227,7 +227,7 @@ def _between(page: Page, gpus: tuple[Gpu, ...], env: dict[str, str], say: Callab
     )
 
 
-def _against(link: Link | None, Bps: float) -> tuple[str, str, str, str]:
+def _against(link: GpuLink | None, Bps: float) -> tuple[str, str, str, str]:
     """The link, what it gives, what was measured, and their ratio."""
     if link is None:
         return "", "", number(Bps / 1e9), ""

@@ -14,7 +14,7 @@ PCIE_LANE_BPS = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.5
 
 
 @dataclass(frozen=True)
-class Link:
+class GpuLink:
     """What connects two GPUs, or a GPU and the host: `Bps` is what it carries one way."""
 
     words: str
@@ -22,13 +22,13 @@ class Link:
     direct: bool = True  # False: between two GPUs by way of the host's memory
 
 
-def to_host(gpus: Sequence[Gpu]) -> list[Link | None]:
+def to_host(gpus: Sequence[Gpu]) -> list[GpuLink | None]:
     """The PCIe link of each GPU; None if the driver doesn't say."""
     with _Driver() as nvml:
         return [_pcie(nvml, g) for g in gpus] if nvml else [None] * len(gpus)
 
 
-def between(gpus: Sequence[Gpu], a: int, b: int) -> Link | None:
+def between(gpus: Sequence[Gpu], a: int, b: int) -> GpuLink | None:
     """The link between GPUs `a` and `b` of the list: all NVLinks that lead from one to the other, or to a switch, or
     else PCIe. None if the driver doesn't say."""
     with _Driver() as nvml:
@@ -45,10 +45,10 @@ def between(gpus: Sequence[Gpu], a: int, b: int) -> Link | None:
         slower = min((end for end in ends if end), key=lambda end: end.Bps, default=None)
         if slower is None:
             return None
-        return Link(f"{slower.words}, {'direct' if p2p else 'by way of the host'}", slower.Bps, p2p)
+        return GpuLink(f"{slower.words}, {'direct' if p2p else 'by way of the host'}", slower.Bps, p2p)
 
 
-def _nvlink(nvml: Any, first: Any, second: Any) -> Link | None:
+def _nvlink(nvml: Any, first: Any, second: Any) -> GpuLink | None:
     count = 0
     there = nvml.nvmlDeviceGetPciInfo(second).busId
     for i in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -62,17 +62,17 @@ def _nvlink(nvml: Any, first: Any, second: Any) -> Link | None:
     if not count:
         return None
     (speed,) = nvml.nvmlDeviceGetFieldValues(first, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    return Link(f"{counted(count, 'NVLink')}", count * speed.value.uiVal * 1e6)
+    return GpuLink(f"{counted(count, 'NVLink')}", count * speed.value.uiVal * 1e6)
 
 
-def _pcie(nvml: Any, gpu: Gpu) -> Link | None:
+def _pcie(nvml: Any, gpu: Gpu) -> GpuLink | None:
     try:
         handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
         # not the current ones: an idle GPU goes down to generation 1
         generation, lanes = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)
     except Exception:
         return None
-    return Link(f"PCIe {generation} x{lanes}", PCIE_LANE_BPS.get(generation, PCIE_LANE_BPS[6]) * lanes)
+    return GpuLink(f"PCIe {generation} x{lanes}", PCIE_LANE_BPS.get(generation, PCIE_LANE_BPS[6]) * lanes)
 
 
 class _Driver:

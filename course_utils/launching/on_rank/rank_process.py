@@ -25,13 +25,15 @@ from importlib.util import cache_from_source
 from typing import Any, NoReturn
 
 if __package__:
-    from . import cpython, ending, flight_record
+    from . import cpython, ending, flight_record, forked
 else:  # executed as a file, whose folder is the first that is searched
     import cpython  # type: ignore[import-not-found,no-redef]
     import ending  # type: ignore[import-not-found,no-redef]
     import flight_record  # type: ignore[import-not-found,no-redef]
+    import forked  # type: ignore[import-not-found,no-redef]
 
-    for _name in ("cpython", "ending", "flight_record", "standing"):  # a script may have modules of these names
+    # a script may have modules of these names
+    for _name in ("cpython", "ending", "flight_record", "forked", "standing"):
         del sys.modules[_name]
 
 # Scripts use SIGUSR1 and SIGUSR2 themselves, so we take another; without real-time signals SIGUSR2 has to do.
@@ -55,11 +57,11 @@ def die_with_parent(parent: int) -> None:
             os._exit(1)
 
 
-def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn:
+def run(program: list[str], forked_warm: bool = False) -> NoReturn:
     """Run a program as `__main__`, and end the process with its exit code.
 
     `program` is the command line that would come after `python`: a script and its arguments, or `-m`, a module and its
-    arguments. `renew` is what a forked process has to do first.
+    arguments. `forked_warm` says that this process was forked from one that has imported torch.
     """
     folder, rank = os.environ["COURSE_RUN_DIR"], os.environ["RANK"]
     error_file, ended = (os.path.join(folder, f"rank{rank}.{what}") for what in ("error.json", "ended"))
@@ -93,7 +95,7 @@ def run(program: list[str], renew: Callable[[], None] | None = None) -> NoReturn
     sys.meta_path.insert(0, _BeforePyplot)
     _distrust_young_bytecode()
     modules = len(sys.modules)
-    code = _run_main(program, error_file, renew or (lambda: None))
+    code = _run_main(program, error_file, forked_warm)
     flight_record.write(record, ended=True)
     with suppress(OSError):
         open(ended, "w").close()
@@ -171,14 +173,15 @@ def _unbuffered(fd: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
-def _run_main(program: list[str], error_file: str, renew: Callable[[], None]) -> int:
+def _run_main(program: list[str], error_file: str, forked_warm: bool) -> int:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
     own = os.getpid()
     finish: Callable[[], None] = lambda: None  # noqa: E731
     try:
-        renew()
+        if forked_warm:
+            forked.renew()
         if cluster := os.environ.get("COURSE_CLUSTER"):
             finish = _emulate(cluster)
         exec(_module(main, program[1:]) if program[0] == "-m" else _script(main, program), main.__dict__)

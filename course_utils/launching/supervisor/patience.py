@@ -50,7 +50,7 @@ def begin() -> None:
     Path(os.environ["COURSE_RUN_DIR"], f"rank{os.environ['RANK']}.begun").touch()
 
 
-class Watch:
+class PatientWatch:
     """Looks at the processes of one launch. `say` is the reason to end it, once there is one."""
 
     def __init__(self, patience: Patience, folder: Path, now: float):

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,23 +34,22 @@ from course_utils.launching.supervisor import store  # noqa: E402
 from course_utils.launching.supervisor.cleanup import adopt_orphans, descendants, kill_descendants, left_running  # noqa: E402
 from course_utils.launching.supervisor.deadlock import DEADLOCK, in_deadlock  # noqa: E402
 from course_utils.launching.supervisor.kernel import kernel_ended, watch_kernel  # noqa: E402
-from course_utils.launching.supervisor.patience import Watch  # noqa: E402
+from course_utils.launching.supervisor.patience import PatientWatch  # noqa: E402
 from course_utils.launching.supervisor.shm import SharedMemory  # noqa: E402
 from course_utils.launching.supervisor.termination import EXIT_GRACE_S, FAIL_GRACE_S, Termination  # noqa: E402
 from course_utils.machine import busy  # noqa: E402
 
 LOG_LIMIT_BYTES = 512 << 20
-Renew = Callable[[dict[str, str]], None]
 
 
-def supervise(conn: socket.socket, request: Request, kernel_fd: int | None, renew: Renew | None) -> None:
+def supervise(conn: socket.socket, request: Request, kernel_fd: int | None, forks: bool) -> None:
     """Run one launch to its end and send its outcome over `conn`: exit status and signal of each rank, wall time, why
     it ended.
 
-    With `renew`, which makes a forked process look new, ranks are forked; without, they are executed.
+    A process that `forks` its ranks has imported torch for them; otherwise they are executed.
     """
     try:
-        Supervisor(conn, request, kernel_fd, renew).run()
+        Supervisor(conn, request, kernel_fd, forks).run()
     except BaseException:
         _note_crash(request.folder)
         raise
@@ -83,8 +81,8 @@ def rank_variables(request: Request, rank: int, port: int, run_id: str) -> dict[
 
 
 class Supervisor:
-    def __init__(self, conn: socket.socket, request: Request, kernel_fd: int | None, renew: Renew | None):
-        self.conn, self.request, self.kernel_fd, self.renew = conn, request, kernel_fd, renew
+    def __init__(self, conn: socket.socket, request: Request, kernel_fd: int | None, forks: bool):
+        self.conn, self.request, self.kernel_fd, self.forks = conn, request, kernel_fd, forks
         self.folder = Path(request.folder)
         self.started: list[int] = []  # pids, each the leader of its process group
         self.running: dict[int, int] = {}  # pid -> rank; torchrun is rank -1
@@ -108,7 +106,7 @@ class Supervisor:
                 self.end.cause = "not started"
                 self.why = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             else:
-                self.patience = Watch(self.request.patience, self.folder, time.monotonic())
+                self.patience = PatientWatch(self.request.patience, self.folder, time.monotonic())
                 self._watch()
                 left = left_running(self.started) if self.end.step == "not yet" else []
         finally:
@@ -179,8 +177,8 @@ class Supervisor:
                 if readable(self.conn, 0):
                     return  # we should stop, or the kernel is gone: `_watch` will find out
                 env = {**self.env, **rank_variables(request, rank, port, run_id)}
-                self._started((self._fork_rank if self.renew else self._execute_rank)(env, rank, listening), rank)
-            if request.agent_store and self.renew:
+                self._started((self._fork_rank if self.forks else self._execute_rank)(env, rank, listening), rank)
+            if request.agent_store and self.forks:
                 # from here on there are threads, and no more forks
                 self.store = store.serve(listening.detach(), port, request.world_size)
             elif request.agent_store:
@@ -201,7 +199,7 @@ class Supervisor:
             return _execute(command, cwd="/", stdout=subprocess.DEVNULL, stderr=log, pass_fds=[listening.fileno()])
 
     def _fork_rank(self, env: dict[str, str], rank: int, listening: socket.socket) -> int:
-        parent, renew = os.getpid(), self.renew
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             return pid
@@ -220,8 +218,7 @@ class Supervisor:
                 del os.environ[name]
             os.environ.update(env)
             os.chdir(self.request.cwd)
-            assert renew is not None
-            rank_process.run(self.request.program, lambda: renew(env))
+            rank_process.run(self.request.program, forked_warm=True)
         except BaseException:
             _note_crash(self.request.folder)
         finally:
@@ -328,7 +325,7 @@ def main() -> None:
         request = Request.of(json.loads(receive_message(conn)))
     except LaunchLost:
         return
-    supervise(conn, request, watch_kernel(request.kernel_pid), renew=None)
+    supervise(conn, request, watch_kernel(request.kernel_pid), forks=False)
 
 
 if __name__ == "__main__":

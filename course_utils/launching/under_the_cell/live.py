@@ -7,7 +7,6 @@ a script, which can't change what it has shown, gets the last line only.
 from __future__ import annotations
 
 import html
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any
 
+from ...show.notebook import notebook_kernel
 from ...show.table import GOOD, PROBLEM
 
 APPEARS_S = 0.3  # whatever ends before that shows its last line only
@@ -42,7 +42,7 @@ _LINE = "white-space:nowrap;overflow:hidden;text-overflow:ellipsis"  # one line,
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankState:
     """What is known of a rank: `state` is one of starting, running, finished, failed."""
 
     rank: int
@@ -62,7 +62,7 @@ class Known:
     come, and whether it goes on without this kernel, as a Slurm job does."""
 
     doing: str
-    ranks: Sequence[Rank] = ()
+    ranks: Sequence[RankState] = ()
     part: float | None = None
     silent_s: float = 0.0
     outlives_kernel: bool = False
@@ -117,7 +117,7 @@ def _headlines(known: Known, seconds: float, sweep: str) -> list[str]:
     return [" · ".join(words), f"{len(known.ranks)} ranks: {counted}"]
 
 
-def _rows(ranks: Sequence[Rank]) -> list[Row]:
+def _rows(ranks: Sequence[RankState]) -> list[Row]:
     if len(ranks) <= MOST_ROWS:
         return [_row(rank) for rank in ranks]
     common = Counter((rank.state, rank.place) for rank in ranks).most_common(1)[0][0]
@@ -133,7 +133,7 @@ def _rows(ranks: Sequence[Rank]) -> list[Row]:
     return [_row(rank) for rank in sorted(order[:FEW_ROWS], key=lambda rank: rank.rank)]
 
 
-def _row(rank: Rank) -> Row:
+def _row(rank: RankState) -> Row:
     done = (
         "" if rank.progress is None else " of ".join(f"{n:,.0f}" if n == int(n) else f"{n:.4g}" for n in rank.progress)
     )
@@ -251,9 +251,3 @@ class LiveView:
 
 
 _current: ContextVar[LiveView | None] = ContextVar("the view of the sweep that runs", default=None)
-
-
-def notebook_kernel() -> Any:
-    """The kernel that this runs in; None in a script or a terminal, where nothing can be updated in place."""
-    ipython = sys.modules.get("IPython")  # not imported for this: where it runs, somebody has
-    return None if ipython is None else getattr(ipython.get_ipython(), "kernel", None)

@@ -4,9 +4,10 @@ cell, where the rank printed it."""
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
+
+from ...show.notebook import notebook_kernel
 
 MOST = 16  # figures of one launch under its cell
 MOST_BYTES = 4 << 20  # of one of them
@@ -25,7 +26,7 @@ class Figures:
         """Write lines of ranks to `out`, with each figure in place of the line that names its file. In a terminal the
         line stays."""
         at = 0
-        for saved in _SAVED.finditer(text) if _in_notebook() else ():
+        for saved in _SAVED.finditer(text) if notebook_kernel() is not None else ():
             begin = f"{text[at : saved.start()]}{saved['rank']}{saved['before']}figure {saved['number']}"
             at = saved.end()
             self.shown += 1
@@ -46,11 +47,6 @@ def _print(out: Any, text: str) -> None:
     if text:
         out.write(text)
         out.flush()
-
-
-def _in_notebook() -> bool:
-    ipython: Any = sys.modules.get("IPython")
-    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def _display(png: bytes, name: str) -> None:

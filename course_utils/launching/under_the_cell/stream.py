@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...show.units import readable
-from .live import Rank
+from .live import RankState
 from .shown_figures import Figures
 
 LINE_INTERVAL_S = 0.07  # with the live view's below 20 messages a second: Jupyter Server drops what comes faster
@@ -201,7 +201,7 @@ class _Room:
         self.dropped += len(line.encode(errors="replace")) + 1
 
 
-class Stream:
+class OutputStream:
     """Shows the output of a launch whose files lie in `folder`. `quiet` shows nothing but still collects the
     records."""
 
@@ -250,7 +250,7 @@ class Stream:
         total = sum(t for _, t in self.progress.values()) * len(self.records) / max(1, len(self.progress))
         return min(max(done / total, 0.0), 1.0) if total > 0 else None
 
-    def ranks(self, places: Mapping[int, str]) -> list[Rank]:
+    def ranks(self, places: Mapping[int, str]) -> list[RankState]:
         """What is known of each rank. `places` says where some of them stand."""
         try:
             there = set(os.listdir(self.folder))  # one look for all of them
@@ -261,7 +261,7 @@ class Stream:
             state = self._state(rank, there)
             place = places.get(rank, "") if state == "running" else ""
             numbers = _numbers(records) or "".join([*self.rooms[rank].last][-1:])  # or what it printed last
-            found.append(Rank(rank, state, self.progress.get(rank), numbers, place))
+            found.append(RankState(rank, state, self.progress.get(rank), numbers, place))
         return found
 
     def _state(self, rank: int, there: Set[str]) -> str:

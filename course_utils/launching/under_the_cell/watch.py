@@ -14,13 +14,14 @@ from pathlib import Path
 from ...failure.errors import where
 from ...results.collectives import ranks_in_words
 from ...results.run import Run
+from ...show.notebook import notebook_kernel
 from ...show.units import counted
 from ..on_rank.rank_process import LOOK_SIGNAL
 from ..request import Handle
 from ..supervisor.cleanup import send
 from ..supervisor.stacks import handles
-from .live import SILENT_S, Known, Rank, notebook_kernel
-from .stream import Stream
+from .live import SILENT_S, Known, RankState
+from .stream import OutputStream
 
 OWN_PORT = (
     "The script sets MASTER_PORT itself, so its ranks meet at that port. Take that line out before you use torchrun:"
@@ -42,10 +43,10 @@ def news(sentence: str) -> str:
     return sentence
 
 
-class Watch:
+class LaunchWatch:
     """What the live view shows of a launch that runs."""
 
-    def __init__(self, handle: Handle, stream: Stream, doing: str = "running"):
+    def __init__(self, handle: Handle, stream: OutputStream, doing: str = "running"):
         self.handle, self.stream, self.doing = handle, stream, doing
         self.places: dict[int, str] = {}  # rank -> where it stands
         self.asked = 0.0
@@ -74,7 +75,7 @@ class Watch:
         words = where(answer, rank).removeprefix(f"rank {rank} ") if answer else ""
         return re.sub("^is: ", "at ", words)
 
-    def _doing(self, ranks: Sequence[Rank], stopping: bool) -> str:
+    def _doing(self, ranks: Sequence[RankState], stopping: bool) -> str:
         states = {rank.state for rank in ranks}
         if stopping:
             return "stopping"

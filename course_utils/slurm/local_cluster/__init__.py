@@ -9,7 +9,7 @@ don't run a real cluster this way.
 
 from __future__ import annotations
 
-from .cluster import Cluster, LocalSlurmError, default_folder, find, node_states
+from .cluster import LocalSlurmError, SlurmCluster, default_folder, find, node_states
 from .starting import up
 
-__all__ = ["Cluster", "LocalSlurmError", "default_folder", "find", "node_states", "up"]
+__all__ = ["LocalSlurmError", "SlurmCluster", "default_folder", "find", "node_states", "up"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from . import Cluster, LocalSlurmError, default_folder, find, node_states, up
+from . import LocalSlurmError, SlurmCluster, default_folder, find, node_states, up
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         if asked.what == "up":
-            cluster: Cluster | None = up(asked.nodes, asked.rate, asked.folder, asked.one_host)
+            cluster: SlurmCluster | None = up(asked.nodes, asked.rate, asked.folder, asked.one_host)
         else:
             cluster = find(asked.folder)
         if cluster is None:

@@ -29,7 +29,7 @@ class LocalSlurmError(RuntimeError):
 
 
 @dataclass
-class Cluster:
+class SlurmCluster:
     """A running local Slurm. SLURM_CONF must name `conf`; `notes` say what this machine didn't allow."""
 
     folder: str
@@ -151,15 +151,15 @@ def default_folder() -> Path:
     return Path(tempfile.gettempdir(), f"course-slurm-{os.getuid()}")
 
 
-def find(folder: str | Path | None = None) -> Cluster | None:
+def find(folder: str | Path | None = None) -> SlurmCluster | None:
     """The cluster of `folder`, running or broken, or None."""
     try:
-        return Cluster(**json.loads(Path(folder or default_folder(), "cluster.json").read_text()))
+        return SlurmCluster(**json.loads(Path(folder or default_folder(), "cluster.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def node_states(cluster: Cluster) -> dict[str, str]:
+def node_states(cluster: SlurmCluster) -> dict[str, str]:
     """Name of each node -> its state in Slurm's words (IDLE, ALLOCATED, DOWN, ...); empty if Slurm doesn't
     answer."""
     command = "timeout 5 scontrol --oneliner show node".split()

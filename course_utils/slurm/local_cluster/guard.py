@@ -8,12 +8,12 @@ import sys
 import time
 
 from ...folders import PACKAGE
-from .cluster import Cluster, find, start_time
+from .cluster import SlurmCluster, find, start_time
 
 LOOK_S = 0.5
 
 
-def watch(cluster: Cluster) -> None:
+def watch(cluster: SlurmCluster) -> None:
     """Take `cluster` down when this process ends. A small process watches for that; it ends with the cluster."""
     command = [sys.executable, "-m", "course_utils.slurm.local_cluster.guard", str(os.getpid()), cluster.folder]
     env = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}

@@ -16,8 +16,8 @@ from .cluster import (
     FREEZER,
     MARK,
     PATH,
-    Cluster,
     LocalSlurmError,
+    SlurmCluster,
     default_folder,
     find,
     named_before,
@@ -41,7 +41,7 @@ def up(
     folder: str | Path | None = None,
     one_host: bool = False,
     proctrack: str = "linuxproc",
-) -> Cluster:
+) -> SlurmCluster:
     """Start a Slurm with `nodes` nodes (2 to 8), or find the one that runs already, and set this process's SLURM_CONF
     to it.
 
@@ -83,7 +83,7 @@ def up(
     return cluster
 
 
-def _start(path: Path, count: int, why_one_host: str, proctrack: str) -> Cluster:
+def _start(path: Path, count: int, why_one_host: str, proctrack: str) -> SlurmCluster:
     try:
         path.mkdir(mode=0o700, parents=True)
     except FileExistsError:
@@ -92,7 +92,7 @@ def _start(path: Path, count: int, why_one_host: str, proctrack: str) -> Cluster
                 f"{path} already exists and holds something else; remove it, or choose another with --folder"
             ) from None
     names = [f"n{i}" for i in range(1, count + 1)]
-    cluster = Cluster(str(path), names, [], proctrack=proctrack)
+    cluster = SlurmCluster(str(path), names, [], proctrack=proctrack)
     try:
         index = _free_index(count)
         if why_one_host:
@@ -159,7 +159,7 @@ def _why_no_namespaces() -> str:
     return ""
 
 
-def _write_files(cluster: Cluster, index: int) -> None:
+def _write_files(cluster: SlurmCluster, index: int) -> None:
     import pwd  # not on every system, and only needed here
 
     path, host = Path(cluster.folder), socket.gethostname().partition(".")[0]
@@ -220,7 +220,7 @@ def _write_files(cluster: Cluster, index: int) -> None:
     (path / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if can_do_without else 'cgroup/v1'}\n")
 
 
-def _start_daemons(cluster: Cluster) -> None:
+def _start_daemons(cluster: SlurmCluster) -> None:
     path = Path(cluster.folder)
     munge = [
         f"--socket={path}/munge.socket",
@@ -255,7 +255,7 @@ def _start_daemons(cluster: Cluster) -> None:
         Path(path, f"{node}.linked").touch()
 
 
-def _daemon(cluster: Cluster, name: str, command: list[str]) -> None:
+def _daemon(cluster: SlurmCluster, name: str, command: list[str]) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "JPY_"))}
     env |= {"PATH": PATH, "SLURM_CONF": cluster.conf, MARK: cluster.folder}
     with open(Path(cluster.folder, f"{name}.out"), "ab") as out:
@@ -267,7 +267,7 @@ def _daemon(cluster: Cluster, name: str, command: list[str]) -> None:
     cluster.save()
 
 
-def _await(done, cluster: Cluster, name: str) -> None:  # type: ignore[no-untyped-def]
+def _await(done, cluster: SlurmCluster, name: str) -> None:  # type: ignore[no-untyped-def]
     until = time.monotonic() + READY_S
     while not done():
         if time.monotonic() > until or start_time(cluster.pids[name][0]) is None:
@@ -275,7 +275,7 @@ def _await(done, cluster: Cluster, name: str) -> None:  # type: ignore[no-untype
         time.sleep(0.02)
 
 
-def _await_nodes(cluster: Cluster) -> None:
+def _await_nodes(cluster: SlurmCluster) -> None:
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         for name, (pid, started) in cluster.pids.items():
@@ -287,7 +287,7 @@ def _await_nodes(cluster: Cluster) -> None:
     raise LocalSlurmError(f"the nodes do not come up: {node_states(cluster)}; {_last_words(cluster, 'slurmctld')}")
 
 
-def _last_words(cluster: Cluster, name: str) -> str:
+def _last_words(cluster: SlurmCluster, name: str) -> str:
     words = []
     for path in (f"{name}.out", f"{name}.log", f"slurmd.{name}.log"):
         with suppress(OSError):

@@ -17,9 +17,8 @@ def find(answer: ModuleType, given: list[Dumps]) -> None:
         if value is None:
             found.append(None)
             continue
-        if not isinstance(value, (tuple, list)) or len(value) != 3:
-            rank_side.problem(
-                f"`find_fault` returned {rank_side.shown(value)}; it must return (rank, number, line), or None.", "type"
-            )
+        rank_side.must_return(
+            isinstance(value, (tuple, list)) and len(value) == 3, "find_fault", value, "(rank, number, line), or None"
+        )
         found.append([rank_side.whole(part, "`find_fault`, in its tuple,") for part in value])
     rank_side.tell(found=found)

@@ -47,8 +47,7 @@ def _train(function: Callable[..., Any], size: int, blocking: list[str]) -> dict
     def hook(state: Any, bucket: dist.GradBucket) -> Any:
         sizes.append(bucket.buffer().nbytes)
         future = function(state, bucket, doing=f"sending a bucket on {size} ranks")
-        if not isinstance(future, torch._C.Future):
-            rank_side.problem(f"`bf16_hook` returned {rank_side.shown(future)}; it must return a Future.", "type")
+        rank_side.must_return(isinstance(future, torch._C.Future), "bf16_hook", future, "a Future")
         return future.then(checked)
 
     def checked(future: Any) -> Tensor:

@@ -133,12 +133,12 @@ def _train(function: Callable[..., Any], seed: int, case: ConvertCase) -> dict[s
         rank_side.problem(
             "`train` ends the process group. It was there before, and belongs to the caller.", "group ended"
         )
-    if not isinstance(value, (tuple, list)) or len(value) != 2 or not isinstance(value[0], nn.Module):
-        rank_side.problem(
-            f"`train` returned {rank_side.shown(value)}; it must return (model, losses), and the model is an nn.Module"
-            " with this rank's layers.",
-            "type",
-        )
+    rank_side.must_return(
+        isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], nn.Module),
+        "train",
+        value,
+        "(model, losses), and the model is an nn.Module with this rank's layers",
+    )
     model, losses = value
     own = [new_layer(seed, i, sum(counts)) for i in made.own]
     return {

@@ -26,14 +26,13 @@ def balance(answer: ModuleType) -> None:
         value = function(list(layer_s), stages, doing=f"balancing {len(layer_s)} layers over {stages} stages")
         if isinstance(value, Tensor):
             value = value.tolist()
-        if not isinstance(value, (list, tuple)) or not all(
-            isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in value
-        ):
-            rank_side.problem(
-                f"`balance` returned {rank_side.shown(value)}; it must return a list of int, the number of layers of"
-                " each stage.",
-                "type",
-            )
+        rank_side.must_return(
+            isinstance(value, (list, tuple))
+            and all(isinstance(n, numbers.Integral) and (not isinstance(n, bool)) for n in value),
+            "balance",
+            value,
+            "a list of int, the number of layers of each stage",
+        )
         counts.append([int(n) for n in value])
     rank_side.tell(seed=rank_side.launch_seed(), counts=counts)
 

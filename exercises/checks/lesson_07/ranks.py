@@ -140,12 +140,9 @@ def overwritten(answer: ModuleType, given: list[list[list[int]]]) -> None:
     found = []
     for lines in given:
         value = function([tuple(line) for line in lines], doing=f"reading a log of {len(lines)} lines")
-        if not isinstance(value, dict):
-            rank_side.problem(
-                f"`lost` returned {rank_side.shown(value)}; it must return a dict, from the version of each lost update"
-                " to a trainer.",
-                "type",
-            )
+        rank_side.must_return(
+            isinstance(value, dict), "lost", value, "a dict, from the version of each lost update to a trainer"
+        )
         found.append(
             [
                 (rank_side.whole(k, "`lost`, for a version,"), rank_side.whole(v, "`lost`, for a trainer,"))

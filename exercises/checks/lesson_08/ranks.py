@@ -94,11 +94,9 @@ def scaler(load: Callable[[], ModuleType], given: list[Any]) -> None:
             plain = model(factor, i)
             kept = rank_side.snapshot(plain.detach())
             loss = scaled.multiply(plain)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                rank_side.problem(
-                    f"`multiply` returned {rank_side.shown(loss)}; it must return the loss times the scale, a tensor.",
-                    "type",
-                )
+            rank_side.must_return(
+                isinstance(loss, Tensor) and loss.numel() == 1, "multiply", loss, "the loss times the scale, a tensor"
+            )
             loss.backward()
             rank_side.report(call=f"taking step {i + 1}")
             went = scaled.step(optimizer)
@@ -211,10 +209,9 @@ def layers(answer: ModuleType) -> None:
         model.features[-1].register_forward_hook(lambda m, i, o, to=outputs["features"]: to.append(_name(o)))
         model.head.register_forward_hook(lambda m, i, o, to=outputs["head"]: to.append(_name(o)))
         out = function(model, x, getattr(torch, name), doing=f"running the model in {name}")
-        if not isinstance(out, Tensor) or out.shape != (5, 4):
-            rank_side.problem(
-                f"`mixed_forward` returned {rank_side.shown(out)}; it must return the output of `head`, [5, 4].", "type"
-            )
+        rank_side.must_return(
+            isinstance(out, Tensor) and out.shape == (5, 4), "mixed_forward", out, "the output of `head`, [5, 4]"
+        )
         cleared = model.head.weight.grad is not kept
         want = twin(x)
         weights = sorted({_name(p) for p in model.parameters()})

@@ -48,9 +48,6 @@ def program(answer: ModuleType, given: list[list[float]]) -> None:
     found: list[str] = []
     for curve in given:
         value = function(curve, doing=f"looking at a curve of {len(curve)} numbers")
-        if not isinstance(value, str):
-            rank_side.problem(
-                f"`program` returned {rank_side.shown(value)}; it must return one of the four names, a str.", "type"
-            )
+        rank_side.must_return(isinstance(value, str), "program", value, "one of the four names, a str")
         found.append(str(value))
     rank_side.tell(programs=found)

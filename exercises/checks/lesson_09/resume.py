@@ -156,10 +156,7 @@ def _run(save_run: Callable[..., Any], case: dict[str, Any], folder: Path) -> di
                 value = save_run(parts, epoch, number, doing=f"saving the run on {case['ranks']} ranks")
                 changed += [name for name, state in _states(parts).items() if before[-1][name] != state]
                 if RANK == 0:
-                    if not isinstance(value, dict):
-                        rank_side.problem(
-                            f"`save_run` returned {rank_side.shown(value)}; it must return a dict.", "type"
-                        )
+                    rank_side.must_return(isinstance(value, dict), "save_run", value, "a dict")
                     file = folder / f"saved-{case['ranks']}-{stops.index((epoch, number))}.pt"
                     torch.save(value, file)
             if number < len(batches):
@@ -202,15 +199,14 @@ def _resume(
     rank_side.seed_differently()
     np.random.seed(60 + RANK)
     position = load_run(parts, saved, doing=f"loading the run on {case['ranks']} ranks")
-    if (
-        not isinstance(position, (tuple, list))
-        or len(position) != 2
-        or not all(isinstance(n, numbers.Integral) for n in position)
-    ):
-        rank_side.problem(
-            f"`load_run` returned {rank_side.shown(position)}; it must return two whole numbers, (epoch, batches).",
-            "type",
-        )
+    rank_side.must_return(
+        isinstance(position, (tuple, list))
+        and len(position) == 2
+        and all(isinstance(n, numbers.Integral) for n in position),
+        "load_run",
+        position,
+        "two whole numbers, (epoch, batches)",
+    )
     after_load = _states(parts)
     sampler = _sampler(case["ranks"], case["samples"])
     done, wanted = [], []

@@ -170,10 +170,7 @@ def script(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
     rank_side.meet()
     with rank_side.Collectives() as counted, rank_side.after_each_step(note):
         losses = function(made, batches, path, doing=f"training on {RANKS} ranks")
-    if not isinstance(losses, (list, tuple)):
-        rank_side.problem(
-            f"`main` returned {rank_side.shown(losses)}; it must return a list with a loss for each batch.", "type"
-        )
+    rank_side.must_return(isinstance(losses, (list, tuple)), "main", losses, "a list with a loss for each batch")
     rank_side.tell(
         seed=seed,
         start=made.seeds[:1],

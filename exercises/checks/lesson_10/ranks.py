@@ -154,10 +154,7 @@ def film(answer: ModuleType, given: list[tuple[int, bool]]) -> None:
     for blocks, reshard in given:
         doing = f"making the film of {blocks} block{'s' * (blocks > 1)} with reshard={reshard}"
         frames = function(blocks, reshard, doing=doing)
-        if not isinstance(frames, (list, tuple)):
-            rank_side.problem(
-                f"`film` returned {rank_side.shown(frames)}; it must return a list of frames, a str each.", "type"
-            )
+        rank_side.must_return(isinstance(frames, (list, tuple)), "film", frames, "a list of frames, a str each")
         for frame in frames:
             if not isinstance(frame, str):
                 rank_side.problem(

@@ -25,10 +25,7 @@ def job(answer: ModuleType, given: list[list[Any]]) -> None:
     texts = []
     for *numbers_, command in given:
         value = function(*numbers_, list(command), doing=f"writing the file for {numbers_[0]} nodes")
-        if not isinstance(value, str):
-            rank_side.problem(
-                f"`batch_file` returned {rank_side.shown(value)}; it must return the text of the file, a str.", "type"
-            )
+        rank_side.must_return(isinstance(value, str), "batch_file", value, "the text of the file, a str")
         texts.append(value)
     rank_side.tell(texts=texts)
 
@@ -39,15 +36,15 @@ def hang(answer: ModuleType, given: list[list[tuple[int, list[str] | None]]]) ->
     for pairs in given:
         entered = dict(pairs)
         value = function(entered, doing=f"reading the records of {len(entered)} ranks")
-        if not (
+        rank_side.must_return(
             isinstance(value, (tuple, list))
             and len(value) == 2
             and isinstance(value[0], str)
-            and isinstance(value[1], (list, tuple, set))
-        ):
-            rank_side.problem(
-                f"`read_hang` returned {rank_side.shown(value)}; it must return a word and a list of ranks.", "type"
-            )
+            and isinstance(value[1], (list, tuple, set)),
+            "read_hang",
+            value,
+            "a word and a list of ranks",
+        )
         if not all(map(_whole, value[1])):
             rank_side.problem(f"`read_hang` returned the ranks {rank_side.shown(value[1])}; a rank is an int.", "type")
         found.append([value[0], [int(rank) for rank in value[1]]])
@@ -67,11 +64,9 @@ def nodes(answer: ModuleType, given: list[Any]) -> None:
             lambda n, waits=waits: hours(waits, n),
             doing=f"choosing from {[nodes for nodes, _ in step_s]} nodes",
         )
-        if value is not None and not _whole(value):
-            rank_side.problem(
-                f"`choose_nodes` returned {rank_side.shown(value)}; it must return a number of nodes, an int, or None.",
-                "type",
-            )
+        rank_side.must_return(
+            value is None or _whole(value), "choose_nodes", value, "a number of nodes, an int, or None"
+        )
         chosen.append(None if value is None else int(value))
     rank_side.tell(chosen=chosen)
 
@@ -85,19 +80,13 @@ def table(answer: ModuleType, given: list[Any]) -> None:
         ok = isinstance(value, (list, tuple)) and all(
             isinstance(row, (list, tuple)) and len(row) == 3 and all(map(_real, row)) for row in value
         )
-        if not ok:
-            rank_side.problem(
-                f"`scaling_table` returned {rank_side.shown(value)}; it must return a list of (nodes, speed-up,"
-                " efficiency), three numbers a row.",
-                "type",
-            )
+        rank_side.must_return(
+            ok, "scaling_table", value, "a list of (nodes, speed-up, efficiency), three numbers a row"
+        )
         tables.append([[float(x) for x in row] for row in value])
         count = largest(
             [tuple(row) for row in rows], least, doing=f"looking for the largest run with an efficiency of {least}"
         )
-        if not _whole(count):
-            rank_side.problem(
-                f"`largest_worth` returned {rank_side.shown(count)}; it must return a number of nodes, an int.", "type"
-            )
+        rank_side.must_return(_whole(count), "largest_worth", count, "a number of nodes, an int")
         counts.append(int(count))
     rank_side.tell(tables=tables, counts=counts)

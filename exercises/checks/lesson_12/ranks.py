@@ -49,12 +49,9 @@ def port(load: Callable[[], ModuleType], given: list[int]) -> None:
     model, x, y = port_data(*given)
     n = PORT_RANKS * PORT_IMAGES
     settings = settings_of(doing="asking for the settings of the trainer")
-    if not isinstance(settings, dict):
-        rank_side.problem(
-            f"`trainer_settings` returned {rank_side.shown(settings)}; it must return a dict of arguments of"
-            " `L.Trainer`.",
-            "type",
-        )
+    rank_side.must_return(
+        isinstance(settings, dict), "trainer_settings", settings, "a dict of arguments of `L.Trainer`"
+    )
     module = module_of(model, doing="making the module")
     theirs = {id(p) for p in model.parameters()}
     if own := [name for name, p in module.named_parameters() if id(p) not in theirs]:
@@ -154,10 +151,12 @@ def sampler(load: Callable[[], ModuleType], given: dict[str, Any]) -> None:
         lists = []
         for rank in asked:
             value = seen_by(rank, ranks, n, doing=f"asking what rank {rank} of {ranks} sees of {n} images")
-            if not isinstance(value, (list, tuple)) or not all(isinstance(i, numbers.Integral) for i in value):
-                rank_side.problem(
-                    f"`seen_by` returned {rank_side.shown(value)}; it must return a list of indices.", "type"
-                )
+            rank_side.must_return(
+                isinstance(value, (list, tuple)) and all(isinstance(i, numbers.Integral) for i in value),
+                "seen_by",
+                value,
+                "a list of indices",
+            )
             lists.append([int(i) for i in value])
         seen.append(lists)
     rank_side.tell(seen=seen)
@@ -243,10 +242,9 @@ def loss(load: Callable[[], ModuleType]) -> None:
         def step(x: Any, kernel: Any = kernel, optimizer: Any = optimizer, n: int = global_batch) -> Any:
             with tf.GradientTape() as tape:
                 value = replica_loss(tf.reduce_sum(tf.square(tf.matmul(x, kernel)), axis=1), kernel, n)
-                if not tf.is_tensor(value) or value.shape.rank != 0:
-                    rank_side.problem(
-                        f"`replica_loss` returned {rank_side.shown(value)}; it must return a scalar tensor.", "type"
-                    )
+                rank_side.must_return(
+                    tf.is_tensor(value) and value.shape.rank == 0, "replica_loss", value, "a scalar tensor"
+                )
             gradient = tape.gradient(value, kernel)
             if gradient is None:
                 rank_side.problem("No gradient flows from what `replica_loss` returns to the weights.", "no gradient")
