@@ -3,7 +3,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises book golden lint format
+.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises site golden lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -67,8 +67,8 @@ exercises: ready-tools ## write the links between notebooks, and exercises/ from
 	$(IN) tools/navigation.py
 	$(IN) tools/exercises.py
 
-book: ready-tools     ## run the lessons and write them as web pages into book/
-	$(IN) tools/book.py
+site: ready-tools     ## the course as a web site, in site/, with explorers that move: lessons run once, then when their code changes (LESSONS="04 05")
+	$(IN) tools/site/build.py $(LESSONS)
 
 golden: ready-tools   ## does a change of the house change what users see: their words, against tests/golden (WRITE=--write keeps them; ONLY="errors answers/04")
 	$(IN) tools/golden.py $(WRITE) $(ONLY)

@@ -274,3 +274,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         need, there = (marker.args or (1,))[0], gpu_count()
         if there < need:
             pytest.skip(f"needs {need} GPU{'s' * (need > 1)}, and here are {there}")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    path = load_tool("chromium").find()
+    if path is None:
+        skip_or_fail("no chromium is here; `make browser` says how one could be installed")
+    return path

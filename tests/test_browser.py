@@ -23,7 +23,7 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import ROOT, Descendants, add_claims, load_tool, skip_or_fail
+from conftest import ROOT, Descendants, add_claims, load_tool
 
 from course_utils.lab.lessons import lessons as lessons_known
 
@@ -48,14 +48,6 @@ STATE = """() => {
   }));
   return {path: panel.context.path, status: panel.sessionContext.session?.kernel?.status ?? null, cells};
 }"""
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    path = load_tool("chromium").find()
-    if path is None:
-        skip_or_fail("no chromium is here; `make browser` says how one could be installed")
-    return path
 
 
 def own_port() -> int:

@@ -174,6 +174,22 @@ def test_a_notebook_opens_elsewhere_from_the_one_place_that_has_the_address(tmp_
         assert lesson[2].source.count(f" {home}/archive/main.zip ") == 1
 
 
+def test_a_fork_publishes_without_a_change_of_its_own(tmp_path: Path) -> None:
+    """Where no address is set, links and the cell are written for a branch that carries them, pinned to a commit; and
+    taken out again, so that the next pull meets files that nobody has changed."""
+    for folder, name in (("notebooks", "04_a"), ("solutions", "04_a_solutions"), ("exercises", "04_a_exercises")):
+        (tmp_path / folder).mkdir()
+        nbformat.write(solution("%load_ext course_utils"), tmp_path / folder / f"{name}.ipynb")
+    navigation.generate(tmp_path)
+    before = (tmp_path / "notebooks" / "04_a.ipynb").read_text()
+    navigation.generate(tmp_path, publish=("https://github.com/fork/course", "0a1b2c3"))
+    lesson = nbformat.read(tmp_path / "notebooks" / "04_a.ipynb", as_version=4).cells
+    assert "github/fork/course/blob/published/notebooks/04_a.ipynb" in lesson[0].source
+    assert " https://github.com/fork/course/archive/0a1b2c3.zip " in lesson[2].source
+    navigation.generate(tmp_path)
+    assert (tmp_path / "notebooks" / "04_a.ipynb").read_text() == before
+
+
 def test_every_notebook_brings_the_course_before_it_needs_it() -> None:
     """As long as the course has no address, it can't, and nothing leads to one that isn't there."""
     address = navigation.repository(ROOT)
@@ -181,7 +197,7 @@ def test_every_notebook_brings_the_course_before_it_needs_it() -> None:
     for path in sorted(ROOT.glob("*/[0-9][0-9]_*.ipynb")):
         first, second, *_ = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
         if address:
-            assert first.source == navigation.BRING.format(address=address), path
+            assert first.source == navigation.BRING.format(address=address, commit="main"), path
         assert (second if address else first).source.startswith("%load_ext course_utils"), path
         assert "OWNER/REPOSITORY" not in path.read_text(), path
 
@@ -201,7 +217,7 @@ def test_a_placeholder_is_no_address(tmp_path: Path) -> None:
 def test_the_line_that_brings_the_course_only_acts_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
     shell = SimpleNamespace(run_line_magic=lambda *words: asked.append(words))
-    line = navigation.BRING.format(address="https://github.com/one/course")
+    line = navigation.BRING.format(address="https://github.com/one/course", commit="main")
     exec(line, {"get_ipython": lambda: shell})
     assert asked == [], "it's here"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -58,7 +58,7 @@ def test_old_gradients_diverge_at_the_largest_rate_only() -> None:
         training = trainer_ages.middle(trainers, rate)
         assert training.diverged == (rate == 0.1 and trainers > 1)
         assert (training.stale == 0) == (trainers == 1)
-    seed = trainer_ages.Training
+    seed = trainer_ages.AsyncTraining
     assert seed([(0, 4.0), (100, None)], 0.01, 1.0).diverged and not seed([(0, 4.0)], 0.01, 1.0).diverged
 
 

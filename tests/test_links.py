@@ -11,8 +11,13 @@ import nbformat
 import pytest
 from conftest import ROOT
 
+from course_utils.lab.lessons import lessons
+
 PAGES = sorted(path for kind in ("notebooks", "exercises", "solutions") for path in (ROOT / kind).glob("*.ipynb"))
 GLOSSARY = ROOT / "notebooks" / "glossary.md"
+DOCUMENTS = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "ARCHITECTURE")] + sorted(
+    ROOT.glob("docs/*.md")
+)
 # Lessons in the form that links each API and each paper where it first comes up.
 LINKED = {
     "00": (
@@ -51,7 +56,7 @@ def anchors(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", [*PAGES, GLOSSARY], ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", [*PAGES, GLOSSARY, *DOCUMENTS], ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_links_are_well_formed_and_lead_somewhere(path: Path) -> None:
     for text, target in links(path.read_text() if path.suffix == ".md" else markdown(path)):
         assert text.strip() and target and not re.search(r"\s", target), f"[{text}]({target})"
@@ -98,3 +103,23 @@ def test_the_glossary_is_in_order_and_short() -> None:
     assert words == sorted(words, key=lambda word: word.lower().replace("-", " "))
     lines = GLOSSARY.read_text().splitlines()
     assert max(map(len, lines)) < 200 and "rank" in words
+
+
+def test_instructors_read_the_minutes_that_the_lessons_say() -> None:
+    table = (ROOT / "docs" / "instructors.md").read_text()
+    told = {
+        row[0]: row[1:] for row in re.findall(r"\| \[(\d\d) · [^\]]*\]\([^)]*\) \| (\d+) \| (\d+) \| (\d+) \|", table)
+    }
+    for lesson in lessons(ROOT):
+        deeper = markdown(ROOT / lesson.path).partition("\n# Deeper")[2]
+        exercises = re.search(r"\*\*Time:\*\* (\d+)", markdown(ROOT / lesson.exercises_path))
+        minutes = sum(map(int, re.findall(r"(?m)^## .+\n+\*(\d+) minutes", deeper)))
+        assert exercises and told.pop(lesson.number) == (str(lesson.minutes), str(minutes), exercises[1])
+    assert not told
+
+
+def test_the_map_of_the_front_page_has_every_lesson() -> None:
+    front = (ROOT / "README.md").read_text()
+    assert len(re.sub(r"(?s)```.*?```|\|.*?\|\n", "", front).split()) < 1000, "the rest belongs into docs/"
+    for lesson in lessons(ROOT):
+        assert f"({lesson.path}), [exercises]({lesson.exercises_path})" in front

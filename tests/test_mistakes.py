@@ -80,7 +80,7 @@ _of_the_notebook.__module__ = "__main__"
 def test_a_name_that_the_notebook_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"batch_size": 64, "model": object(), "train": _of_the_notebook, "np": pickle, "Path": Path, "sys": sys}
     shell = SimpleNamespace(user_ns=known)
-    monkeypatch.setitem(advice.sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
 
     def said(name: str, more: str = "") -> str:
         return hint("NameError", f"name {name!r} is not defined{more}")

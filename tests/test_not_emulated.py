@@ -213,9 +213,9 @@ def test_what_cannot_be_emulated_says_so_and_names_the_way_out(name: str, call: 
     assert "an emulated cluster can't run " in said and f"{limit.why}. {limit.instead}." in said, said
 
 
-def test_the_list_is_whole_and_the_readme_shows_it() -> None:
+def test_the_list_is_whole_and_the_documents_show_it() -> None:
     assert [getattr(not_emulated, name) for name in REFUSED] == list(LIMITS)
-    rows = re.findall(r"(?m)^\| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "README.md").read_text())
+    rows = re.findall(r"(?m)^\| (.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs" / "emulated_gpus.md").read_text())
     assert [row for row in rows if row in {limit[:3] for limit in LIMITS}] == [limit[:3] for limit in LIMITS]
 
 

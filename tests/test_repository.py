@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -285,7 +287,7 @@ def test_every_make_command_in_the_documents_exists() -> None:
         "README.md",
         "CONTRIBUTING.md",
         "tools/ci",
-        *tracked("*.yml", "data/*.md", "notebooks/*.ipynb", "solutions/*.ipynb"),
+        *tracked("*.yml", "docs/*.md", "data/*.md", "notebooks/*.ipynb", "solutions/*.ipynb"),
     ]
     for name in documents:
         # Commands are in code: `make lab`, or a line that begins with it, perhaps after variables or a prompt.
@@ -293,6 +295,26 @@ def test_every_make_command_in_the_documents_exists() -> None:
         commands = re.findall(r"(?:^|[`\"]|run: )(?:\$ )?(?:[A-Z]+=\S+ )*make ([a-z-]+)", text, re.M)
         missing = set(commands) - targets
         assert not missing, f"{name} names make targets that do not exist: {missing}"
+
+
+def test_what_only_others_can_run_is_well_formed() -> None:
+    """Workflows, containers and forms, which nothing here builds: they can be read, and name what is there."""
+    for name in tracked("*.yml", "*.yaml", "*.cff"):
+        assert isinstance(yaml.safe_load((ROOT / name).read_text()), (dict, list)), name
+    for name in tracked(".github/workflows/*.yml"):
+        for job in yaml.safe_load((ROOT / name).read_text())["jobs"].values():
+            for step in job["steps"]:
+                assert "uses" in step or "run" in step, name
+                for tool in re.findall(r"tools/[\w/]+\.py", step.get("run", "")):
+                    assert (ROOT / tool).exists(), (name, tool)
+    inside = ROOT / ".devcontainer"
+    container = json.loads((inside / "devcontainer.json").read_text())
+    assert (inside / container["build"]["dockerfile"]).exists()
+    (service,) = yaml.safe_load((inside / "compose.yaml").read_text())["services"].values()
+    assert (ROOT / service["build"]["dockerfile"]).exists() and service["shm_size"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert str(yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]) == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_lock_file_is_in_step() -> None:
@@ -308,7 +330,11 @@ def test_lock_file_is_in_step() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda p: p.name)
 def test_workflow_has_limits_and_known_steps(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
-    assert workflow["permissions"] == {"contents": "read"}
+    more = {
+        "publish.yml": {"contents": "write", "pages": "write", "id-token": "write"},
+        "release.yml": {"contents": "write"},
+    }
+    assert workflow["permissions"] == more.get(path.name, {"contents": "read"})
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] <= 90, name
         for step in job["steps"]:

@@ -83,7 +83,7 @@ def install_uv() -> str:
     if not works(str(uv), "--version"):
         stop(
             f"{uv} does not run here. Install uv yourself (https://docs.astral.sh/uv/), or use the pip or conda lines"
-            " of the README."
+            " of docs/setup.md."
         )
     return str(uv)
 
@@ -194,7 +194,7 @@ def pick_wheel(page: str, base: str) -> tuple[str, str]:
         if best is None or version > best[0]:
             best = version, address, fragment.partition("sha256=")[2]
     if best is None:
-        stop(f"{base} has no uv for {system} on {machine}. Use the pip or conda lines of the README.")
+        stop(f"{base} has no uv for {system} on {machine}. Use the pip or conda lines of docs/setup.md.")
         raise AssertionError
     return best[1], best[2]
 

@@ -1,5 +1,5 @@
 """What an emulated cluster can't run, why, and what to do instead: the one list. Ranks refuse by it, failures that tell
-of a missing driver are explained by it, and the README shows it."""
+of a missing driver are explained by it, and docs/emulated_gpus.md shows it."""
 
 from __future__ import annotations
 

@@ -188,4 +188,6 @@ def time_to_accuracy(**settings: Any) -> Explorer:
     )
     question = Question(text, choices, judge)
     actions = [Action("Run here", "measured", _run_here, _seconds, HERE)]
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)
+    return Explorer(
+        "time_to_accuracy", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions
+    )

@@ -280,4 +280,6 @@ def deadlock(**settings: Any) -> Explorer:
 
     text = "Two ranks swap a small tensor: each sends its own to the other, then receives. What happens?"
     question = Question(text, (cross, hang, "torch raises an error at once"), judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action])
+    return Explorer(
+        "deadlock", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action]
+    )

@@ -93,13 +93,15 @@ class _Progress(LiveView):
 
 
 class Explorer:
-    """`render(values, found, answered)` draws the settings, and never raises: for those that don't go together it
-    returns `View.refusal(why)`. Before the reader has guessed, `answered` is False, and the
-    picture keeps the answer to itself. `leaves_out` says what the model doesn't know; `still` draws what moves as
-    frames side by side, for pages that run nothing. Raises ValueError for a setting that can't be."""
+    """What `explore.NAME()` returns; one of a lesson's own has no name. `render(values, found, answered)` draws the
+    settings, and never raises: for those that don't go together it returns `View.refusal(why)`. Before the reader has
+    guessed, `answered` is False, and the picture keeps the answer to itself. `leaves_out` says what the model doesn't
+    know; `still` draws what moves as frames side by side, for pages that run nothing; `also` are the function's
+    arguments that are no settings. Raises ValueError for a setting that can't be."""
 
     def __init__(
         self,
+        name: str,
         controls: Sequence[Control],
         render: Callable[[Values, Found, bool], View],
         *,
@@ -108,6 +110,7 @@ class Explorer:
         question: Question | None = None,
         actions: Sequence[Action] = (),
         still: Callable[[Values], View] | None = None,
+        also: Values | None = None,
     ):
         self.controls = {control.name: control for control in controls}
         if unknown := set(given) - set(self.controls):
@@ -115,6 +118,7 @@ class Explorer:
         self.values = {
             name: control.checked(given.get(name, control.default)) for name, control in self.controls.items()
         }
+        self.name, self.given, self.also = name, given, also or {}
         self.leaves_out, self.actions = leaves_out, actions
         self.question = None if given else question  # whoever sets something has one of their own
         self.found: dict[tuple[Any, ...], dict[str, Any]] = {}  # by settings, so that a result is drawn over its own
@@ -140,6 +144,12 @@ class Explorer:
         self.found.setdefault(key, {})[kind] = result
 
     @property
+    def call(self) -> str:
+        """How it was asked for, as in `explore.CALL`: `memory(stage=3)`."""
+        asked = {**self.also, **self.given}
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in asked.items())})"
+
+    @property
     def _key(self) -> tuple[Any, ...]:
         return tuple(self.values.values())
 
@@ -153,7 +163,9 @@ class Explorer:
         under = (
             f"<figcaption><p>{marked(view.summary)}</p>{fold('what this picture leaves out', marked(self.leaves_out))}"
         )
-        page = f"<figure style='margin:.3em 0;max-width:700px'>{still.image()}{under}</figcaption></figure>"
+        named = f" data-explorer='{html.escape(self.call)}'" if self.name else ""  # so that a site can make it move
+        page = f"<figure{named} style='margin:.3em 0;max-width:700px'>{still.image()}"
+        page += f"{under}</figcaption></figure>"
         bundle = {"text/plain": repr(self), "text/html": page}
         if notebook_kernel() is not None:
             self._page = self._page or _Page(self)

@@ -263,5 +263,12 @@ def fsdp(**settings: Any) -> Explorer:
     question = Question(text, _CHOICES, judge)
     actions = [Action("Emulate", "emulated", _run, lambda values: 4, EMULATED)]
     return Explorer(
-        CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions, still=_still
+        "fsdp",
+        CONTROLS,
+        render,
+        given=settings,
+        leaves_out=LEAVES_OUT,
+        question=question,
+        actions=actions,
+        still=_still,
     )

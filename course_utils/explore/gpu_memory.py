@@ -316,4 +316,6 @@ def memory(**settings: Any) -> Explorer:
     )
     emulate = Action("Emulate", "emulated", run_memory, seconds, EMULATED, refusal)
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[emulate])
+    return Explorer(
+        "memory", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[emulate]
+    )

@@ -205,4 +205,6 @@ def buckets(**settings: Any) -> Explorer:
         " bucket size makes the fastest step?"
     )
     question = Question(text, (EACH, DEFAULT, ONE), judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)
+    return Explorer(
+        "buckets", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions
+    )

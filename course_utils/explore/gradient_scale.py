@@ -175,4 +175,4 @@ def loss_scale(**settings: Any) -> Explorer:
         " early in training, or late?"
     )
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("loss_scale", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -187,4 +187,4 @@ def links(**settings: Any) -> Explorer:
         " many times as many bytes pass through GPU 0 with DataParallel as with DDP?"
     )
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("links", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

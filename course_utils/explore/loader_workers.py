@@ -229,4 +229,6 @@ def loader(**settings: Any) -> Explorer:
     estimate = lambda values: 3 + BATCHES * (values["load_ms"] + values["step_ms"]) / 1e3  # noqa: E731
     question = Question(text, tuple(map(_workers, choices)), judge)
     action = Action("Run here", "measured", _run_here, estimate, why)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action])
+    return Explorer(
+        "loader", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=[action]
+    )

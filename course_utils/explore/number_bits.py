@@ -43,6 +43,18 @@ class Number(Control):
     def said(self, value: Any) -> str:
         return f"{self.label} {value}"
 
+    def bits(self, values: Mapping[str, Any]) -> list[tuple[bool, str]]:
+        """The bits that store the number, the sign first: whether each is 1, and what it belongs to."""
+        held = FORMATS[values["format"]]
+        pattern = stored(values[self.name], held)
+        return [(bool(pattern >> place & 1), part(place, held)) for place in reversed(range(held.bits))]
+
+    def flipped(self, values: Mapping[str, Any], index: int) -> float | str:
+        """The number that has one of these bits turned over."""
+        words = "".join(str(int(on != (i == index))) for i, (on, _) in enumerate(self.bits(values)))
+        number = FORMATS[values["format"]].value(int(words, 2))
+        return f"0b{words}" if math.isnan(number) else number
+
     def widgets(
         self, value: Any, changed: Callable[[str, Any], None], say: Callable[[str], None] | None = None
     ) -> tuple[Any, list[Any]]:
@@ -58,7 +70,7 @@ class Number(Control):
 class _Row:
     """A box to type in, and a button for each bit."""
 
-    def __init__(self, w: Any, control: Control, changed: Callable[[str, Any], None]):
+    def __init__(self, w: Any, control: Number, changed: Callable[[str, Any], None]):
         self.control, self.changed, self.quiet = control, changed, False
         self.text = w.Text(
             description=control.label, continuous_update=False, layout={"width": "342px"},
@@ -78,20 +90,16 @@ class _Row:
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Bring the buttons to the bits that store the number."""
-        self.format = FORMATS[values["format"]]
-        pattern = stored(values["number"], self.format)
+        self.values, bits = values, self.control.bits(values)
         self.quiet = True
-        self.text.value = values["number"] if isinstance(values["number"], str) else f"{values['number']!r}"
+        self.text.value = str(values[self.control.name])
         for i, bit in enumerate(self.bits):
-            place = self.format.bits - 1 - i
-            bit.layout.display = "" if place >= 0 else "none"
-            if place < 0:
-                continue
-            bit.value = bool(pattern >> place & 1)
-            bit.description = str(int(bit.value))
-            what = part(place, self.format)
-            bit.button_style = {"sign": "", "exponent": "warning", "mantissa": "info"}[what]
-            bit.tooltip = f"{what}, bit {place}: {int(bit.value)}"
+            bit.layout.display = "" if i < len(bits) else "none"
+            if i < len(bits):
+                bit.value, what = bits[i]
+                bit.description = str(int(bit.value))
+                bit.button_style = {"sign": "", "exponent": "warning", "mantissa": "info"}[what]
+                bit.tooltip = f"{what}, bit {len(bits) - 1 - i}: {int(bit.value)}"
         self.quiet = False
 
     def _typed(self, change: Mapping[str, Any]) -> None:
@@ -99,11 +107,9 @@ class _Row:
             self.changed(self.control.name, change["new"])
 
     def _flipped(self, change: Mapping[str, Any]) -> None:
-        if self.quiet:
-            return
-        words = "".join(str(int(bit.value)) for bit in self.bits[: self.format.bits])
-        number = self.format.value(int(words, 2))
-        self.changed(self.control.name, f"0b{words}" if math.isnan(number) else number)
+        if not self.quiet:
+            index = self.bits.index(change["owner"])
+            self.changed(self.control.name, self.control.flipped(self.values, index))
 
 
 def stored(number: float | str, held: Format) -> int:
@@ -285,4 +291,4 @@ def bits(**settings: Any) -> Explorer:
 
     text = "A weight of 1 is stored in bf16. The optimizer adds 0.003. What is the weight then?"
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("bits", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -218,4 +218,6 @@ def schedules(**settings: Any) -> Explorer:
     )
     question = Question(text, _CHOICES, judge)
     actions = [Action("Emulate", "emulated", run_schedule, seconds, EMULATED, refusal)]
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)
+    return Explorer(
+        "schedules", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions
+    )

@@ -144,5 +144,12 @@ def ring(**settings: Any) -> Explorer:
     question = Question(text, _CHOICES, judge)
     actions = [Action("Run here", "measured", _run, lambda values: 2 + values["ranks"] / 4, HERE)]
     return Explorer(
-        CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions, still=_still
+        "ring",
+        CONTROLS,
+        render,
+        given=settings,
+        leaves_out=LEAVES_OUT,
+        question=question,
+        actions=actions,
+        still=_still,
     )

@@ -164,4 +164,4 @@ def _goal(values: Values, order: Sequence[Sequence[Sequence[int]]]) -> str:
 
 def samples(**settings: Any) -> Explorer:
     """Who sees which image. `settings` are images, ranks, epochs, shuffle, set_epoch and drop_last."""
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT)
+    return Explorer("samples", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT)

@@ -164,4 +164,4 @@ def checkpoints(**settings: Any) -> Explorer:
         " minute and a restart takes ten, how often should it save?"
     )
     question = Question(text, tuple(every), judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("checkpoints", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

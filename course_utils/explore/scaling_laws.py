@@ -213,7 +213,15 @@ def _with_money(settings: Mapping[str, Any]) -> Explorer:
         LEAVES_OUT + " The queue's rule is made up; at your centre, look at `squeue --start`. Prices in your currency."
     )
     question = Question(text, tuple(choices), judge)
-    return Explorer(MONEY_CONTROLS, render_money, given=settings, leaves_out=leaves, question=question)
+    return Explorer(
+        "scaling",
+        MONEY_CONTROLS,
+        render_money,
+        given=settings,
+        leaves_out=leaves,
+        question=question,
+        also={"money": True},
+    )
 
 
 def scaling(money: bool = False, **settings: Any) -> Explorer:
@@ -236,4 +244,4 @@ def scaling(money: bool = False, **settings: Any) -> Explorer:
         f"{SERIAL.default}% of a job can't be split, and talking costs nothing yet. How much faster is it on {n} GPUs?"
     )
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("scaling", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

@@ -185,4 +185,6 @@ def recompute(**settings: Any) -> Explorer:
     actions = []
     if "cluster" in inspect.signature(launch).parameters:
         actions.append(Action("Emulate", "emulated", emulate, lambda values: 5 + values["layers"] / 5, EMULATED))
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)
+    return Explorer(
+        "recompute", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions
+    )

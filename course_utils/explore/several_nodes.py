@@ -115,4 +115,4 @@ def nodes(**settings: Any) -> Explorer:
         " What do 64 nodes keep?"
     )
     question = Question(text, choices, judge)
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)
+    return Explorer("nodes", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question)

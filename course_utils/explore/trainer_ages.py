@@ -181,4 +181,6 @@ def staleness(**settings: Any) -> Explorer:
     )
     question = Question(text, choices, judge)
     actions = [Action("Run here", "measured", _run_here, lambda values: 12, HERE)]
-    return Explorer(CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions)
+    return Explorer(
+        "staleness", CONTROLS, render, given=settings, leaves_out=LEAVES_OUT, question=question, actions=actions
+    )

@@ -95,4 +95,4 @@ def pays_back(measured: BreakEven | None = None, **settings: Any) -> Explorer:
         value = settings.get(control.name)
         if isinstance(value, float):  # as measured: to three digits, and within the slider
             settings[control.name] = float(f"{min(max(value, control.low), control.high):.3g}")
-    return Explorer(CONTROLS, _render, given=settings, leaves_out=LEAVES_OUT)
+    return Explorer("", CONTROLS, _render, given=settings, leaves_out=LEAVES_OUT)
