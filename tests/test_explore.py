@@ -518,7 +518,7 @@ def test_a_button_draws_over_the_prediction_can_be_stopped_and_may_fail() -> Non
         "Run here", "measured", run, lambda values: 3, "why", lambda values: "no layers" * (values["layers"] < 2)
     )
     explorer = Explorer(
-        gradient_buckets.CONTROLS, gradient_buckets.render, given={}, leaves_out="much", actions=[action]
+        "", gradient_buckets.CONTROLS, gradient_buckets.render, given={}, leaves_out="much", actions=[action]
     )
     widgets = Widgets(explorer)
     (button,) = widgets.page.buttons

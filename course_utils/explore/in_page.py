@@ -33,6 +33,8 @@ def described(shown: Explorer) -> dict[str, Any]:
         "leaves_out": marked(shown.leaves_out),
         "actions": [[action.label, marked(action.why)] for action in shown.actions],
     }
+    if bits := _bits(shown):
+        page["bits"] = bits
     if question is not None:
         guesses = {choice: marked(question.judge(choice)) for choice in question.choices}
         page["question"] = {"text": marked(question.text), "told": guesses | {OPEN: marked(question.judge(None))}}
@@ -56,8 +58,13 @@ def drawn(call: str, values: dict[str, Any], flipped: int | None = None) -> dict
         return {"error": str(error)}
     view = shown.view()
     now = {name: _value(control, shown.values[name]) for name, control in shown.controls.items()}
-    bits = [control.bits(shown.values) for control in shown.controls.values() if isinstance(control, Number)]
-    return {"svg": view.svg, "summary": marked(view.summary), "values": now, "bits": bits[0] if bits else []}
+    return {"svg": view.svg, "summary": marked(view.summary), "values": now, "bits": _bits(shown)}
+
+
+def _bits(shown: Explorer) -> list[tuple[bool, str]]:
+    """The bits that can be flipped, the sign first."""
+    numbers = [control for control in shown.controls.values() if isinstance(control, Number)]
+    return [bit for control in numbers for bit in control.bits(shown.values)]
 
 
 def _value(control: Control, value: Any) -> Any:

@@ -22,6 +22,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterable, Sequence
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ import nbformat  # noqa: E402
 from jupyter_client import AsyncKernelManager  # noqa: E402
 from navigation import elsewhere, repository  # type: ignore[import-not-found]  # noqa: E402
 from nbclient import NotebookClient  # noqa: E402
-from nbclient.exceptions import CellExecutionError  # noqa: E402
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError  # noqa: E402
 from PIL import Image  # noqa: E402
 from slides import SLIDES, slides  # type: ignore[import-not-found]  # noqa: E402
 
@@ -44,32 +45,51 @@ KEPT = Path(os.environ.get("COURSE_SITE_KEPT") or ROOT / ".site")  # executed no
 CELL_TIMEOUT_S = 300
 WIDGET = "application/vnd.jupyter.widget-view+json"
 _PNG = re.compile(r"""(width='(\d+)'[^>]*)src='data:image/png;base64,([^']+)'""")
-_LINK = re.compile(r'(\]\(|href=")(?!\w+:|#)([^)"#]+)((?:#[^)"]*)?)')
+_WORDS = r"\[(?P<words>(?:[^\[\]]|\[[^\]]*\])*)\]"
+_TARGET = r"(?!\w+:|#)(?P<path>[^)\"#\s]+)(?P<anchor>(?:#[^)\"\s]*)?)"
+_LINK = re.compile(rf"(?<!!){_WORDS}\({_TARGET}\)")  # of Markdown
+_HREF = re.compile(rf'href="{_TARGET}"')
+BRING = "bring-the-course"  # the cell for Kaggle and Colab: no page needs it, and no result depends on it
 
 
 # --- what lessons print and draw --------------------------------------------------------------------------------------
 
 
+@cache
+def shared() -> str:
+    """The hash of what all lessons run: the package, the data that comes with it, the versions of all packages."""
+    return hashed([*(ROOT / "course_utils").rglob("*.py"), *(ROOT / "data").glob("*.*"), ROOT / "uv.lock"])
+
+
+def hashed(paths: Iterable[Path]) -> str:
+    found = hashlib.sha256()
+    for path in sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts):
+        found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return found.hexdigest()
+
+
 def dependencies(lesson: Lesson) -> list[Path]:
-    """All files, besides its notebook, that may change what a lesson's cells print."""
-    folder, number = ROOT / "notebooks", lesson.number
-    own = [path for path in folder.rglob(f"*{number}*") if path.suffix != ".ipynb"]
-    inside = [path for place in (*own, ROOT / "course_utils", ROOT / "data") for path in (place, *place.rglob("*"))]
-    return sorted({path for path in inside if path.is_file() and "__pycache__" not in path.parts})
+    """The files of a lesson's own, besides its notebook, that may change what its cells print."""
+    places = [
+        *(ROOT / "notebooks").rglob(f"*{lesson.number}*"),
+        *(ROOT / "data" / "recorded").rglob(f"*{lesson.number}*"),
+    ]
+    inside = [path for place in places if place.suffix != ".ipynb" for path in (place, *place.rglob("*"))]
+    return sorted({path for path in inside if path.is_file()})
 
 
 def digest(lesson: Lesson, notebook: Any) -> str:
     """The hash of a lesson's code, and of all that it runs."""
-    found = hashlib.sha256(json.dumps([cell.source for cell in notebook.cells if cell.cell_type == "code"]).encode())
-    for path in dependencies(lesson):
-        found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code" and cell.get("id") != BRING]
+    told = json.dumps([code, shared(), hashed(dependencies(lesson))])
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
 def executed(lesson: Lesson) -> tuple[Any, float]:
     """A lesson's notebook with its outputs, and the seconds that took: 0 where they were kept. Raises
     CellExecutionError if a cell fails."""
     notebook = nbformat.read(ROOT / lesson.path, as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if cell.get("id") != BRING]
     kept = KEPT / "executed" / f"{Path(lesson.path).stem}-{digest(lesson, notebook)}.json"
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     start = time.perf_counter()
@@ -95,10 +115,14 @@ def run(notebook: Any, name: str) -> str:
 
     os.environ |= {"COURSE_NOTEBOOK": name, "JUPYTER_PREFER_ENV_PATH": "1"}
     resources = {"metadata": {"path": str(ROOT / "notebooks")}}
-    with tempfile.TemporaryDirectory() as folder:  # over sockets there: no port that others could reach
-        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=f"{folder}/kernel.json")
-        how = {"timeout": CELL_TIMEOUT_S, "store_widget_state": False, "resources": resources}
-        NotebookClient(notebook, km=kernel, **how).execute()
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = type(
+            "Kernels", (AsyncKernelManager,), {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
+        )
+        NotebookClient(
+            notebook, kernel_manager_class=kernels, kernel_name="python3", timeout=CELL_TIMEOUT_S,
+            store_widget_state=False, resources=resources,
+        ).execute()  # over sockets in that folder: no port that others could reach  # fmt: skip
     return f"{Machine.here()}, torch {torch.__version__.partition('+')[0]}, {time.strftime('%-d %B %Y')}"
 
 
@@ -125,7 +149,10 @@ class Pages:
 
     def notebook(self, notebook: Any, path: str, words: str) -> None:
         deeper = False
-        cells = [cell for cell in notebook.cells if "navigation" not in cell.metadata.get("tags", ())]
+        cells = [
+            cell for cell in notebook.cells
+            if "navigation" not in cell.metadata.get("tags", ()) and cell.get("id") != BRING
+        ]  # fmt: skip
         for cell in cells:
             cell.metadata = {}
             if cell.cell_type == "markdown":
@@ -142,10 +169,9 @@ class Pages:
                 cell.outputs = [self.output(output) for output in cell.outputs]
         shutil.copy(ROOT / path, self.extra / "notebooks")
         places = [f'<a href="notebooks/{Path(path).name}" download>Download this notebook</a>']
-        places += re.findall(
-            r"\[.*?\]\(.*?\)", elsewhere(self.address, path, "main" if repository(ROOT) else "published")
-        )
-        places = [re.sub(r"\[(.*?)\]\((.*?)\)", r'<a href="\2">Open in \1</a>', place) for place in places]
+        branch = "published" if os.environ.get("COURSE_ADDRESS") else "main"
+        found = re.findall(r"\[(.*?)\]\((.*?)\)", elsewhere(self.address, path, branch))
+        places += [f'<a href="{url}">Open in {name}</a>' for name, url in found]
         made = f"<p class='course-made'>{html.escape(words)} {' · '.join(places)}</p>"
         notebook.cells = [*cells, nbformat.v4.new_markdown_cell(made)]
         notebook.metadata = {"kernelspec": notebook.metadata.get("kernelspec", {})}
@@ -171,28 +197,40 @@ class Pages:
             image.save(self.extra / name, lossless=True, quality=80)
         return f"{before}height='{round(width * image.height / image.width)}' loading='lazy' src='{name}'"
 
-    def linked(self, text: str) -> str:
-        """The text with its relative links as they are in the site: pages lie side by side, and files of the course
-        under files/."""
+    def linked(self, text: str, folder: str = "notebooks") -> str:
+        """The text, of a file in this folder of the course, with its relative links as they are in the site: pages lie
+        side by side, and files of the course under files/, or where they're at home once that has an address."""
 
-        def there(found: re.Match[str]) -> str:
-            begin, path, anchor = found.groups()
-            name = Path(path).name
-            if re.fullmatch(r"\d\d_\w+\.ipynb|glossary\.md", name) and "solutions" not in path:
-                page = name if begin == "](" else f"{Path(name).stem}.html"
-                return f"{begin}{page}{anchor}"
-            file = (ROOT / "notebooks" / path).resolve()
-            inside = file.is_relative_to(ROOT)
-            if inside and self.address:
-                return f"{begin}{self.address}/blob/main/{file.relative_to(ROOT)}{anchor}"
-            if inside and file.is_file():
-                copy = self.extra / "files" / file.relative_to(ROOT)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, copy)
-                return f"{begin}{'' if begin != '](' else ''}files/{file.relative_to(ROOT)}{anchor}"
-            return found[0]
+        def there(path: str) -> str | None:
+            """Where a path leads, if it's no page; None for a page. Empty if it leads nowhere."""
+            file = (ROOT / folder / path).resolve()
+            if not file.is_relative_to(ROOT):
+                return ""
+            place = file.relative_to(ROOT)
+            if re.fullmatch(r"(notebooks|exercises)/\d\d_\w+\.ipynb|notebooks/glossary\.md|docs/\w+\.md", str(place)):
+                return None
+            if self.address:
+                return f"{self.address}/{'tree' if file.is_dir() else 'blob'}/main/{place}"
+            if not file.is_file():
+                return ""
+            copied = self.extra / "files" / place
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copied)
+            return f"files/{place}"
 
-        return _LINK.sub(there, text)
+        def link(found: re.Match[str]) -> str:
+            words, path, anchor = found.group("words", "path", "anchor")
+            to = there(path)
+            if to is None:
+                return f"[{words}]({Path(path).name}{anchor})"
+            return f'<a href="{to}{anchor}">{words}</a>' if to else words
+
+        def href(found: re.Match[str]) -> str:
+            path, anchor = found.group("path", "anchor")
+            to = there(path)
+            return f'href="{Path(path).stem}.html{anchor}"' if to is None else f'href="{to or path}{anchor}"'
+
+        return _HREF.sub(href, _LINK.sub(link, text))
 
     def write(self, name: str, text: str) -> None:
         (self.source / name).write_text(text, encoding="utf-8")
@@ -233,6 +271,24 @@ def glossary() -> tuple[str, dict[str, str]]:
     words = re.findall(r"^## (.+)\n(.+)$", text, re.M)
     plain = {word.replace(" ", "-"): re.sub(r"[*`]|\]\([^)]*\)|\[", "", line) for word, line in words}
     return text, plain
+
+
+# What the theme and notebooks leave out: who has no mouse reaches what scrolls, and hears what a part of the page is.
+ACCESSIBLE = (
+    (r"<pre(?=[ >])", '<pre tabindex="0"'),
+    (r"<div class='(course-figure|explorer-picture)'", r"<div tabindex='0' class='\1'"),
+    (r"<div (style=(['\"])[^'\"]*overflow-x:auto)", r"<div tabindex='0' \1"),
+    (r'<div class="table-wrapper', '<div tabindex="0" class="table-wrapper'),
+    (r'<p class="caption" role="heading">', '<p class="caption" role="heading" aria-level="2">'),
+    (r'<aside class="sidebar-drawer"', '<aside class="sidebar-drawer" aria-label="All pages"'),
+    (r'<aside class="toc-drawer', '<aside aria-label="On this page" class="toc-drawer'),
+)
+
+
+def accessible(page: str) -> str:
+    for pattern, better in ACCESSIBLE:
+        page = re.sub(pattern, better, page)
+    return page
 
 
 def with_terms(page: str, words: dict[str, str]) -> str:
@@ -294,16 +350,17 @@ def python_for_pages(extra: Path) -> str:
     if npm is None:
         print("explorers stay pictures on this site: that needs npm, which isn't installed here")
         return ""
-    if not (home / lock.name).exists() or (home / lock.name).read_bytes() != lock.read_bytes():
+    marker = home / "fetched"  # holds the lock file that was fetched, once it was
+    if not marker.exists() or marker.read_bytes() != lock.read_bytes():
         home.mkdir(parents=True, exist_ok=True)
         for name in ("package.json", lock.name):
             shutil.copy(HERE / name, home)
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
         done = subprocess.run(command, cwd=home, capture_output=True, text=True)
         if done.returncode:
-            (home / lock.name).unlink()
             print(f"explorers stay pictures on this site: npm couldn't fetch Pyodide\n{done.stderr.strip()}")
             return ""
+        shutil.copy(lock, marker)
     place = extra / "_static" / "explorers"
     (place / "pyodide").mkdir(parents=True)
     for name in PYODIDE:
@@ -319,7 +376,7 @@ def python_for_pages(extra: Path) -> str:
 
 def build(chosen: Sequence[Lesson], out: Path, everything: bool) -> list[str]:
     """Write the site of these lessons. Returns those that failed."""
-    address = repository(ROOT) or os.environ.get("COURSE_ADDRESS", "")  # a fork says it when it publishes
+    address = os.environ.get("COURSE_ADDRESS") or repository(ROOT)  # a fork says it when it publishes
     work = KEPT / "work"
     shutil.rmtree(work, ignore_errors=True)
     pages = Pages(work / "source", work / "extra", address)
@@ -328,7 +385,7 @@ def build(chosen: Sequence[Lesson], out: Path, everything: bool) -> list[str]:
     for lesson in chosen:
         try:
             notebook, seconds = executed(lesson)
-        except CellExecutionError as error:
+        except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             failed.append(lesson.number)
             print(f"{lesson.path}: a cell failed\n{error}", flush=True)
             continue
@@ -340,21 +397,23 @@ def build(chosen: Sequence[Lesson], out: Path, everything: bool) -> list[str]:
     pages.write("glossary.md", text)
     pages.write("explorers.md", explorers_page())
     for path in (ROOT / "docs").glob("*.md"):
-        pages.write(path.name, pages.linked(path.read_text(encoding="utf-8")))
+        pages.write(path.name, pages.linked(path.read_text(encoding="utf-8"), "docs"))
     pages.write("index.md", home_page([lesson for lesson in chosen if lesson.number in ran]))
     if all(place is None or place[0] in ran for _, place, _ in SLIDES):
         (work / "extra" / "slides.html").write_text(slides(ran), encoding="utf-8")
     told = {
         "repository": address, "static": [str(HERE / "course.css"), str(HERE / "explorers.js")],
         "extra": [str(work / "extra")], "explorers": python_for_pages(work / "extra"),
-        "suppress": [] if everything else ["myst.xref_missing"],
+        "suppress": [] if everything else ["myst.xref_missing"],  # of a part, other lessons aren't there
     }  # fmt: skip
-    shutil.rmtree(out, ignore_errors=True)
-    sphinx = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), str(work / "source"), str(out)]
+    made = work / "html"
+    sphinx = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), str(work / "source"), str(made)]
     env = {**os.environ, "COURSE_SITE": json.dumps(told), "PYTHONPATH": str(HERE)}
     subprocess.run(sphinx, env=env, check=True)
-    for path in out.glob("*.html"):
-        path.write_text(with_terms(path.read_text(encoding="utf-8"), words), encoding="utf-8")
+    for path in made.glob("*.html"):
+        path.write_text(accessible(with_terms(path.read_text(encoding="utf-8"), words)), encoding="utf-8")
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.move(made, out)
     return failed
 
 
@@ -390,10 +449,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"no lesson {', '.join(sorted(unknown))}; there are {', '.join(lesson.number for lesson in known)}"
         )
+    out = asked.out.resolve()
+    if out.exists() and any(out.iterdir()) and not (out / ".buildinfo").exists():
+        parser.error(f"{out} has something in it that is no site; it would be replaced")
     chosen = [lesson for lesson in known if not asked.lessons or lesson.number in asked.lessons]
     start = time.perf_counter()
-    failed = build(chosen, asked.out.resolve(), not asked.lessons)
-    size = sum(path.stat().st_size for path in asked.out.rglob("*") if path.is_file())
+    failed = build(chosen, out, not asked.lessons)
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     print(
         f"{asked.out}: {len(chosen) - len(failed)} lessons, {size / 1e6:.0f} MB, in {time.perf_counter() - start:.0f} s"
     )

@@ -23,11 +23,11 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewp
 <title>Train PyTorch models on many devices: slides</title><style>
 body {{ margin: 0; font: 1.5rem/1.4 system-ui, sans-serif; color: #1A1A1A; background: #fff; }}
 section {{ box-sizing: border-box; height: 100vh; padding: 5vh 6vw; display: flex; flex-direction: column; gap: 3vh; }}
-h1 {{ margin: 0; font-size: 2.6rem; }}
+h1, h2 {{ margin: 0; font-size: 2.6rem; }}
 section > div {{ flex: 1; min-height: 0; }}
 img {{ max-width: 100%; max-height: 100%; object-fit: contain; }}
 p {{ margin: 0; color: #005A8C; }}
-</style>{sections}<script>
+</style><main>{sections}</main><script>
 const slides = [...document.querySelectorAll("section")];
 addEventListener("keydown", (event) => {{
   const keys = {{ ArrowRight: 1, PageDown: 1, " ": 1, ArrowLeft: -1, PageUp: -1 }};
@@ -44,12 +44,12 @@ addEventListener("keydown", (event) => {{
 def slides(notebooks: Mapping[str, Any]) -> str:
     """The page, of executed notebooks by the numbers of their lessons. Raises LookupError for a picture that isn't
     there."""
-    sections = []
+    sections: list[str] = []
     for title, place, asked in SLIDES:
         shown = "" if place is None else picture(notebooks[place[0]], place[1])
-        sections.append(
-            f"<section><h1>{html.escape(title)}</h1><div>{shown}</div><p>{html.escape(asked)}</p></section>"
-        )
+        head = f"h{1 + bool(sections)}"
+        words = f"<{head}>{html.escape(title)}</{head}><div>{shown}</div><p>{html.escape(asked)}</p>"
+        sections.append(f"<section>{words}</section>")
     return PAGE.format(sections="".join(sections))
 
 
@@ -61,4 +61,4 @@ def picture(notebook: Any, words: str) -> str:
             found = re.search(r"<img [^>]*>", "".join(shown))
             if found:
                 return re.sub(r" (width|height|style|loading)=('[^']*'|\"[^\"]*\")", "", found[0])
-    raise LookupError(f"no picture where a cell says {words!r}")
+    raise LookupError(f"slides: no picture where a cell says {words!r}")
