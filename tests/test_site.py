@@ -257,6 +257,7 @@ def test_pages_are_light_and_complete(site: Path) -> None:
     assert len(page) < 400_000 and "data:image/png" not in page
     pictures = set(build.re.findall(r"src='(images/[^']+)'", page))
     assert pictures and all((site / picture).exists() for picture in pictures)
+    assert page.count("<h1") == 1 and "<h2>Deeper" in page and "<h3>" in page
     assert "The numbers on this page were made on" in page and (site / "notebooks" / f"{name}.ipynb").exists()
     assert "course-term" in page and "data-sentence=" in page
     for path in site.glob("*.html"):
@@ -375,7 +376,7 @@ def test_the_whole_site(tmp_path: Path, kept: Path, browser: Any) -> None:
                 "axe.run().then((told) => told.violations.map((v) => [v.id, v.impact, v.nodes[0].html]))"
             )
             assert not [v for v in found if v[1] in ("serious", "critical")], (path.name, width, scheme, found)
-        if width == 1280 and scheme == "light":
+        if (width, scheme) in ((1280, "light"), (390, "dark")):
             page = visit.open("explorers.html")
             boxes = page.locator(".explorer")
             assert boxes.count() == len(explore.__all__)

@@ -148,7 +148,7 @@ class Pages:
         self.notebook(notebook, lesson.exercises_path, "Solve these in JupyterLab, where each is checked as you go.")
 
     def notebook(self, notebook: Any, path: str, words: str) -> None:
-        deeper = False
+        titles = 0  # so far: a page has one, and the notebook's parts, such as Deeper, stand below it
         cells = [
             cell for cell in notebook.cells
             if "navigation" not in cell.metadata.get("tags", ()) and cell.get("id") != BRING
@@ -156,11 +156,12 @@ class Pages:
         for cell in cells:
             cell.metadata = {}
             if cell.cell_type == "markdown":
-                lines = []
+                lines, fenced = [], False
                 for line in self.linked(cell.source).split("\n"):
-                    if line.strip() == "# Deeper":
-                        deeper, line = True, "## Deeper"
-                    elif deeper and line.startswith("##"):
+                    fenced ^= line.startswith("```")
+                    if line.startswith("# ") and not fenced:
+                        titles, line = titles + 1, f"#{line}" if titles else line
+                    elif line.startswith("##") and not fenced and titles > 1:
                         line = f"#{line}"
                     lines.append(line)
                 cell.source = "\n".join(lines)
