@@ -46,7 +46,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kept")
+    return Path(os.environ.get("COURSE_SITE_KEPT") or tmp_path_factory.mktemp("kept"))  # lessons that have run already
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,8 @@ def browser(chromium: str) -> Iterator[Any]:
 def moved(page: Any, box: Any, about: dict[str, Any]) -> int:
     """Move each control of an explorer; each time the page must draw what Python draws. Returns how many moved."""
     if "question" in about:
-        assert box.locator("fieldset.explorer-settings").is_disabled(), "the question comes first"
+        settings = box.locator("fieldset.explorer-settings")
+        assert settings.evaluate("it => it.disabled"), "the question comes first"
         guess, told = list(about["question"]["told"].items())[0]
         assert box.locator(".explorer-ask button").is_disabled(), "nothing is chosen yet"
         box.locator(".explorer-ask select").select_option(index=1)
@@ -143,7 +144,8 @@ def rows(box: Any, about: dict[str, Any]) -> list[Any]:
 
 def next_number(control: dict[str, Any], value: float) -> float:
     """A number that can be, and isn't this one."""
-    return value + 1 if value + 1 <= control["high"] else value - 1
+    near = (value + 1, value - 1, control["high"], control["low"])
+    return next(n for n in near if control["low"] <= n <= control["high"] and n != value)
 
 
 @ONE_BY_ONE
