@@ -24,8 +24,7 @@ when you first ask for it.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from ..show.on_demand import on_demand
 
 _HOME = {  # function: its module
     "bits": "number_bits",
@@ -49,13 +48,4 @@ _HOME = {  # function: its module
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no explorer {name!r}; there are {', '.join(__all__)}")
-    globals()[name] = found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = on_demand(__name__, _HOME, "explorer")

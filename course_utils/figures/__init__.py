@@ -6,8 +6,7 @@ What only one lesson draws is in the module next to its notebook, `notebooks/les
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from ..show.on_demand import on_demand
 
 _MODULES = {
     "canvas": ("Figure",),
@@ -26,13 +25,4 @@ _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = sorted(_HOME)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no figure {name!r}; there are {', '.join(__all__)}")
-    globals()[name] = found = getattr(import_module(f".{_HOME[name]}", __name__), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = on_demand(__name__, _HOME, "figure")

@@ -1,77 +1,61 @@
-"""Predict published cases: for each class a function that reads the inputs and calls the model.
+"""Predict published cases: for each class a function of the case's inputs, which calls the model.
 
-A case is a mapping with `id`, `cls`, `inputs`, `observed`, and usually `unit`, `role`, `note` and `source`. Constants
+A case is a mapping with `id`, `cls`, `inputs`, `observed`, and usually `unit`, `role`, `note`, `source`. A function's
+parameters before the `*` are the inputs, by their names in the case; those with a default may be left out. Constants
 that a class needs beyond its inputs are in `constants`; none belongs to a single case.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, get_type_hints
 
 from . import constants as k
 from .collectives import from_bus_bandwidth, ring_factor, two_point_all_reduce
-from .data_parallel import DDPStep, ddp_step, equal_layers, fsdp_step
+from .data_parallel import ddp_step, equal_layers, fsdp_step
 from .loading import copy_s, loader_run
 from .memory import pipeline_activation_bytes, recompute_time, transformer_activation_bytes, zero_memory
 from .pipeline import pipeline_speedup
 from .precision import Bracket, amp_bracket
 from .scaling import slowest_of
 from .transformer import Transformer, iteration_s, mfu, tensor_parallel_step, training_days
-from .validation import count, fraction, one_of, positive
+from .validation import count, fraction, not_negative, one_of, positive
 
-# Read the inputs of a published case by name. Each read checks the value, and inputs that nobody read are reported.
+# What an input may be, with what checks it.
+Positive = Annotated[float, positive]
+NotNegative = Annotated[float, not_negative]
+Share = Annotated[float, fraction]  # from 0 to 1
+Count = Annotated[int, count]  # at least 1
+Whole = Annotated[int, partial(count, 0)]  # at least 0
+Checkpoints = Annotated[str, partial(one_of, ("except_last", "always", "never"))]
+Collective = Annotated[
+    str, partial(one_of, ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"))
+]
 
 
 class CaseError(ValueError):
     """A case that can't be predicted, and why."""
 
 
-class Inputs:
-    """The inputs of one case. Every method raises ValueError for a missing or bad value."""
-
-    def __init__(self, raw: Any):
-        if not isinstance(raw, Mapping):
-            raise CaseError(f"inputs must be an object with names and values; got {raw!r}")
-        self.raw = raw
-        self.read: set[str] = set()
-
-    def _get(self, name: str, default: Any) -> Any:
-        self.read.add(name)
-        if name not in self.raw and default is None:
-            raise CaseError(f"inputs lack {name!r}; they have {', '.join(sorted(self.raw)) or 'nothing'}")
-        return self.raw.get(name, default)
-
-    def number(self, name: str, default: float | None = None, zero: bool = False) -> float:
-        """A finite number above zero. With `zero`, zero is allowed too."""
-        value = self._get(name, default)
-        if not (zero and value == 0 and not isinstance(value, bool)):
-            positive(**{name: value})
-        return float(value)
-
-    def whole(self, name: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number, at least `minimum`."""
-        value = self._get(name, default)
-        count(minimum, **{name: value})
-        return int(value)
-
-    def share(self, name: str, default: float | None = None) -> float:
-        """A number from 0 to 1."""
-        value = self._get(name, default)
-        fraction(**{name: value})
-        return float(value)
-
-    def word(self, name: str, choices: tuple[str, ...], default: str | None = None) -> str:
-        """One of `choices`."""
-        value = self._get(name, default)
-        one_of(choices, **{name: value})
-        return str(value)
-
-    @property
-    def unused(self) -> list[str]:
-        return sorted(set(map(str, self.raw)) - self.read)
+def called(function: Callable[..., Any], inputs: Any, **constants: float) -> tuple[Any, tuple[str, ...]]:
+    """What a class's function gives for a case's inputs, and the names of those that it doesn't take. Raises ValueError
+    for a missing or bad one."""
+    if not isinstance(inputs, Mapping):
+        raise CaseError(f"inputs must be an object with names and values; got {inputs!r}")
+    takes = {p.name: p for p in inspect.signature(function).parameters.values() if p.kind is not p.KEYWORD_ONLY}
+    kinds = get_type_hints(function, include_extras=True)
+    given = {}
+    for name, parameter in takes.items():
+        if name in inputs:
+            kinds[name].__metadata__[0](**{name: inputs[name]})
+            given[name] = kinds[name].__origin__(inputs[name])
+        elif parameter.default is parameter.empty:
+            raise CaseError(f"inputs lack {name!r}; they have {', '.join(sorted(inputs)) or 'nothing'}")
+    return function(**given, **constants), tuple(sorted(set(map(str, inputs)) - set(takes)))
 
 
 # Predict the throughput ratios of published pipelines, and fit the two constants that no publication gives.
@@ -81,36 +65,41 @@ def _pipe(p: int, m: int, spread: float, cost: float, recompute: str = "none", s
     return pipeline_speedup(p, m, spread=spread, micro_batch_cost=cost, recompute=recompute, recompute_share=share)
 
 
-def pipe_norm(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+def pipe_norm(
+    p: Count, m: Count, ref_p: Count, ref_m: Count, *, spread: float = k.STAGE_SPREAD.value,
+    cost: float = k.MICRO_BATCH_COST.value,
+) -> float:  # fmt: skip
     """Throughput of p stages and m micro-batches over that of another pair. Both are simulated, with stages as uneven
     as whole layers make them."""
-    return _pipe(i.whole("p"), i.whole("m"), spread, cost) / _pipe(i.whole("ref_p"), i.whole("ref_m"), spread, cost)
+    return _pipe(p, m, spread, cost) / _pipe(ref_p, ref_m, spread, cost)
 
 
-def pipe_ckpt(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+def pipe_ckpt(
+    p: Count, m: Count, ckpt: Checkpoints = "except_last", recompute: Share = 1 / 3, *,
+    spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value,
+) -> float:  # fmt: skip
     """Throughput of GPipe with recomputation over that of one device with neither."""
-    mode = i.word("ckpt", ("except_last", "always", "never"), "except_last")
-    return _pipe(
-        i.whole("p"), i.whole("m"), spread, cost, "none" if mode == "never" else mode, i.share("recompute", 1 / 3)
-    )
+    return _pipe(p, m, spread, cost, "none" if ckpt == "never" else ckpt, recompute)
 
 
-def pipe_vs_single(i: Inputs, spread: float = k.STAGE_SPREAD.value, cost: float = k.MICRO_BATCH_COST.value) -> float:
+def pipe_vs_single(
+    p: Count, m: Count, naive_overhead: NotNegative = 0.0, *, spread: float = k.STAGE_SPREAD.value,
+    cost: float = k.MICRO_BATCH_COST.value,
+) -> float:  # fmt: skip
     """Speed-up of a pipeline over one device, where moving activations makes the unpipelined split slower by
     `naive_overhead`."""
-    return _pipe(i.whole("p"), i.whole("m"), spread, cost) / (1 + i.number("naive_overhead", 0.0, zero=True))
+    return _pipe(p, m, spread, cost) / (1 + naive_overhead)
 
 
-PIPELINES: Mapping[str, Callable[[Inputs, float, float], float]] = {
-    f.__name__: f for f in (pipe_norm, pipe_ckpt, pipe_vs_single)
-}
+PIPELINES: Mapping[str, Callable[..., float]] = {f.__name__: f for f in (pipe_norm, pipe_ckpt, pipe_vs_single)}
 
 
 def pipeline_ratio(case: Any, spread: float, cost: float) -> float:
     """Predict the ratio of a published case whose class is in `PIPELINES`, with these two constants in place of
     STAGE_SPREAD and MICRO_BATCH_COST."""
     one_of(tuple(PIPELINES), cls=case.cls)
-    return PIPELINES[case.cls](Inputs(case.inputs), spread, cost)
+    ratio: float = called(PIPELINES[case.cls], case.inputs, spread=spread, cost=cost)[0]
+    return ratio
 
 
 SPREADS, COSTS = (
@@ -170,202 +159,176 @@ def _wait(n: int, calibrated_on: int = 1) -> float:
     return slowest_of(n, k.STEP_VARIATION.value) / slowest_of(calibrated_on, k.STEP_VARIATION.value)
 
 
-def allreduce(i: Inputs) -> float:
+def allreduce(
+    n: Count, bytes: NotNegative, alpha_us: NotNegative, cal_bytes: Positive, cal_us: Positive,
+    gpus_per_node: Count = int(k.GPUS_PER_NODE.value),
+) -> float:  # fmt: skip
     """Microseconds of an NCCL all-reduce, from a tiny and a huge one: `two_point_all_reduce`."""
     seconds = two_point_all_reduce(
-        i.number("bytes", zero=True),
-        n=i.whole("n"),
-        alpha_s=i.number("alpha_us", zero=True) * 1e-6,
-        cal_bytes=i.number("cal_bytes"),
-        cal_s=i.number("cal_us") * 1e-6,
-        per_node=i.whole("gpus_per_node", int(k.GPUS_PER_NODE.value)),
+        bytes, n=n, alpha_s=alpha_us * 1e-6, cal_bytes=cal_bytes, cal_s=cal_us * 1e-6, per_node=gpus_per_node
     )
     return seconds * 1e6
 
 
-def busbw_ring(i: Inputs) -> float:
+def busbw_ring(link_GBps: Positive, eff: Share = 0.8, coll: Collective = "all_reduce") -> float:
     """Bus bandwidth in GB/s of a large collective that runs as a ring: the same share of the link for all of them."""
-    i.word("coll", ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"), "all_reduce")
-    return i.number("link_GBps") * i.share("eff", 0.8)
+    return link_GBps * eff
 
 
-def pcie(i: Inputs) -> float:
+def pcie(spec_GBps: Positive, eff: Share = 0.85) -> float:
     """GB/s of a copy from page-locked memory."""
-    return 1.0 / copy_s(1.0, i.number("spec_GBps"), i.share("eff", 0.85))
+    return 1.0 / copy_s(1.0, spec_GBps, eff)
 
 
-def loader_des(i: Inputs) -> float:
+def loader_des(
+    batches: Count, load_s: NotNegative, compute_s: NotNegative, workers: Whole, prefetch: Count = 2,
+    startup_s: NotNegative = 0.0,
+) -> float:  # fmt: skip
     """Seconds of an epoch that aren't compute, from `loader_run`."""
-    run = loader_run(
-        i.whole("batches"),
-        i.number("load_s", zero=True),
-        i.number("compute_s", zero=True),
-        workers=i.whole("workers", minimum=0),
-        prefetch=i.whole("prefetch", 2),
-        startup_s=i.number("startup_s", 0.0, zero=True),
-    )
+    run = loader_run(batches, load_s, compute_s, workers=workers, prefetch=prefetch, startup_s=startup_s)
     return run.loading_s
 
 
-def copy_pass(i: Inputs) -> float:
+def copy_pass(wait_s: NotNegative, copies: Whole, nbytes: Positive, link_GBps: Positive) -> float:
     """Seconds of a pass over a loader that aren't compute: `wait_s`, plus the `copies` to the device that compute
     doesn't hide."""
-    return i.number("wait_s", zero=True) + i.whole("copies", minimum=0) * copy_s(
-        i.number("nbytes"), i.number("link_GBps") * 1e9
-    )
+    return wait_s + copies * copy_s(nbytes, link_GBps * 1e9)
 
 
-def _ddp(i: Inputs) -> tuple[DDPStep, int, float, int]:
-    """Predict a DDP step of equal layers. Returns the step, its ranks, one rank's rate, and the samples per rank."""
-    rate, batch, n, accumulate = i.number("thr1"), i.whole("batch_per_gpu"), i.whole("n"), i.whole("accum", 1)
-    nbytes, busbw = i.number("params") * i.number("bytes_per_grad", 4), i.number("busbw_GBps") * 1e9
-    layers = equal_layers(batch / rate, nbytes, backward_fraction=i.share("bwd_frac", 2 / 3))
+def ddp_overlap(
+    thr1: Positive, batch_per_gpu: Count, n: Count, params: Positive, busbw_GBps: Positive, accum: Count = 1,
+    bytes_per_grad: Positive = 4, bwd_frac: Share = 2 / 3,
+) -> float:  # fmt: skip
+    """Samples per second of all GPUs. Buckets and overlap are simulated, and the slowest rank sets the pace."""
     step = ddp_step(
-        layers,
-        lambda size: from_bus_bandwidth(size, busbw, n),
-        accumulate=accumulate,
+        equal_layers(batch_per_gpu / thr1, params * bytes_per_grad, backward_fraction=bwd_frac),
+        lambda size: from_bus_bandwidth(size, busbw_GBps * 1e9, n),
+        accumulate=accum,
         interference=k.INTERFERENCE.value if n > 1 else 0.0,
     )
-    return step, n, rate, batch * accumulate
+    return step.images_per_s(batch_per_gpu * accum, n) / _wait(n)
 
 
-def ddp_overlap(i: Inputs) -> float:
-    """Samples per second of all GPUs. Buckets and overlap are simulated, and the slowest rank sets the pace."""
-    step, n, _, samples = _ddp(i)
-    return step.images_per_s(samples, n) / _wait(n)
-
-
-def ddp_efficiency(i: Inputs) -> float:
+def ddp_efficiency(
+    thr1: Positive, batch_per_gpu: Count, n: Count, params: Positive, busbw_GBps: Positive, accum: Count = 1,
+    bytes_per_grad: Positive = 4, bwd_frac: Share = 2 / 3,
+) -> float:  # fmt: skip
     """Samples per second per GPU, as a fraction of what one GPU does alone."""
-    step, n, rate, samples = _ddp(i)
-    return samples / (step.total_s * _wait(n)) / rate
+    whole = ddp_overlap(thr1, batch_per_gpu, n, params, busbw_GBps, accum, bytes_per_grad, bwd_frac)
+    return whole / (n * thr1)
 
 
-def strong_scaling_accum(i: Inputs) -> float:
+def strong_scaling_accum(
+    thr_node: Positive, micro: Count, accum: Count, gpus: Count, params: Positive, busbw_GBps: Positive,
+    bytes_per_grad: Positive = 2, gpus_per_node: Count = int(k.GPUS_PER_NODE.value),
+) -> float:  # fmt: skip
     """Sequences per second of a fixed global batch on more nodes: each GPU accumulates fewer micro-batches before one
     sum that nothing hides."""
-    per_node = i.whole("gpus_per_node", int(k.GPUS_PER_NODE.value))
-    node_rate, micro, accumulate, gpus = i.number("thr_node"), i.whole("micro"), i.whole("accum"), i.whole("gpus")
-    layers = equal_layers(micro * per_node / node_rate, i.number("params") * i.number("bytes_per_grad", 2))
-    busbw = i.number("busbw_GBps") * 1e9
-    inside = gpus <= per_node  # the measured rate of one node already includes its sum
+    layers = equal_layers(micro * gpus_per_node / thr_node, params * bytes_per_grad)
+    inside = gpus <= gpus_per_node  # the measured rate of one node already includes its sum
     step = ddp_step(
         layers,
-        lambda size: 0.0 if inside else from_bus_bandwidth(size, busbw, gpus),
-        accumulate=accumulate,
+        lambda size: 0.0 if inside else from_bus_bandwidth(size, busbw_GBps * 1e9, gpus),
+        accumulate=accum,
         overlap=False,
     )
-    return micro * accumulate * gpus / (step.total_s * _wait(gpus, min(gpus, per_node)))
+    return micro * accum * gpus / (step.total_s * _wait(gpus, min(gpus, gpus_per_node)))
 
 
-def goyal_bw(i: Inputs) -> float:
+def goyal_bw(params: Positive, bytes: Positive, window_s: Positive) -> float:
     """Gbit/s that a server needs to sum its gradients in `window_s`: every byte goes out and comes in, twice the size
     in all."""
-    return 2 * i.number("params") * i.number("bytes") * 8 / i.number("window_s") / 1e9
+    return 2 * params * bytes * 8 / window_s / 1e9
 
 
-def megatron_tp(i: Inputs) -> float:
+def megatron_tp(
+    l: Count, h: Count, V: Count, s: Count, b: Count, t: Count, base_tflops: Positive, busbw_GBps: Positive  # noqa: E741
+) -> float:  # fmt: skip
     """Milliseconds of an iteration of a GPT split over t GPUs of a node, with recomputation: `tensor_parallel_step`."""
-    model = Transformer(layers=i.whole("l"), hidden=i.whole("h"), vocab=i.whole("V"), seq=i.whole("s"))
-    step = tensor_parallel_step(
-        model,
-        i.whole("b"),
-        i.whole("t"),
-        flops_per_gpu=i.number("base_tflops") * 1e12,
-        busbw_Bps=i.number("busbw_GBps") * 1e9,
-    )
+    model = Transformer(layers=l, hidden=h, vocab=V, seq=s)
+    step = tensor_parallel_step(model, b, t, flops_per_gpu=base_tflops * 1e12, busbw_Bps=busbw_GBps * 1e9)
     return step.total_s * 1e3
 
 
-def add_allreduce(i: Inputs) -> float:
+def add_allreduce(
+    n: Count, base_ms: Positive, params_per_gpu: Positive, bytes: Positive, busbw_GBps: Positive
+) -> float:
     """Milliseconds of an iteration when `n` replicas add one unhidden all-reduce, and wait for the slowest."""
-    n = i.whole("n")
-    sum_s = from_bus_bandwidth(i.number("params_per_gpu") * i.number("bytes"), i.number("busbw_GBps") * 1e9, n)
-    return i.number("base_ms") * _wait(n) + sum_s * 1e3
+    return base_ms * _wait(n) + from_bus_bandwidth(params_per_gpu * bytes, busbw_GBps * 1e9, n) * 1e3
 
 
-def gpt_params(i: Inputs) -> float:
+def gpt_params(l: Count, h: Count, V: Count, s: Count) -> float:  # noqa: E741
     """Billions of parameters of a GPT, to the one decimal that such tables print (1.652 and 1.7 are the same model);
     unrounded below 1."""
-    billions = Transformer(layers=i.whole("l"), hidden=i.whole("h"), vocab=i.whole("V"), seq=i.whole("s")).params / 1e9
+    billions = Transformer(layers=l, hidden=h, vocab=V, seq=s).params / 1e9
     return round(billions, 1) if billions >= 1 else billions
 
 
-def gpt_iter(i: Inputs) -> float:
+def gpt_iter(l: Count, h: Count, V: Count, s: Count, B: Positive, n: Count, tflops: Positive) -> float:  # noqa: E741
     """Seconds of an iteration, recomputation included, at a known rate of each GPU."""
-    model = Transformer(layers=i.whole("l"), hidden=i.whole("h"), vocab=i.whole("V"), seq=i.whole("s"))
-    return iteration_s(model, i.number("B"), i.whole("n"), i.number("tflops") * 1e12)
+    return iteration_s(Transformer(layers=l, hidden=h, vocab=V, seq=s), B, n, tflops * 1e12)
 
 
-def train_days(i: Inputs) -> float:
+def train_days(T: Positive, P: Positive, n: Count, tflops: Positive) -> float:
     """Days of training with a recomputed forward."""
-    return training_days(i.number("T"), i.number("P"), i.whole("n"), i.number("tflops") * 1e12)
+    return training_days(T, P, n, tflops * 1e12)
 
 
-def recompute_ratio(i: Inputs) -> float:
+def recompute_ratio(h: Positive, s: Positive) -> float:
     """Time with full recomputation over time with selective recomputation. Published is the ratio to selective
     recomputation with sequence parallelism, which gains a little more."""
-    hidden, seq = i.number("h"), i.number("s")
-    return recompute_time("full", seq=seq, hidden=hidden) / recompute_time("selective", seq=seq, hidden=hidden)
+    return recompute_time("full", seq=s, hidden=h) / recompute_time("selective", seq=s, hidden=h)
 
 
-def _activation(i: Inputs, mode: str, batch: int = 1) -> float:
+Mode = Annotated[str, partial(one_of, tuple(ACTIVATION_MODES))]
+
+
+def _activation(s: int, h: int, a: int, t: int, mode: str, batch: int = 1) -> float:
     split, recompute = ACTIVATION_MODES[mode]
     return transformer_activation_bytes(
-        batch=batch,
-        seq=i.whole("s"),
-        hidden=i.whole("h"),
-        heads=i.whole("a"),
-        tensor=i.whole("t"),
-        sequence_parallel=split,
-        recompute=recompute,
+        batch=batch, seq=s, hidden=h, heads=a, tensor=t, sequence_parallel=split, recompute=recompute
     )
 
 
-def act_frac(i: Inputs) -> float:
+def act_frac(s: Count, h: Count, a: Count, t: Count, mode: Mode) -> float:
     """Activation memory of a layer, in percent of what it needs with tensor parallelism alone."""
-    return 100 * _activation(i, i.word("mode", tuple(ACTIVATION_MODES))) / _activation(i, "none")
+    return 100 * _activation(s, h, a, t, mode) / _activation(s, h, a, t, "none")
 
 
-def act_gib(i: Inputs) -> float:
+def act_gib(
+    s: Count, h: Count, a: Count, t: Count, mode: Mode, b: Count, L: Count, p: Count = 1, v: Count = 1
+) -> float:
     """GiB of activations on the fullest GPU."""
-    layer = _activation(i, i.word("mode", tuple(ACTIVATION_MODES)), i.whole("b"))
-    return pipeline_activation_bytes(layer, i.whole("L"), i.whole("p", 1), i.whole("v", 1)) / 2**30
+    return pipeline_activation_bytes(_activation(s, h, a, t, mode, b), L, p, v) / 2**30
 
 
-def zero(i: Inputs) -> float:
+def zero(P: Positive, N: Count, stage: Whole, K: Positive = k.OPTIMIZER_BYTES.value) -> float:
     """GB (1e9 B) of model states on each GPU."""
-    optimizer_bytes = i.number("K", k.OPTIMIZER_BYTES.value)
-    states = zero_memory(i.number("P"), i.whole("N"), i.whole("stage", minimum=0), optimizer_bytes=optimizer_bytes)
-    return states.total / 1e9
+    return zero_memory(P, N, stage, optimizer_bytes=K).total / 1e9
 
 
-def mfu_percent(i: Inputs) -> float:
+def mfu_percent(
+    tok_s: Positive, N: Positive, L: Count, d: Count, s: Count, gpus: Count, peak_tflops: Positive
+) -> float:
     """Model FLOPs utilisation in percent."""
-    used = mfu(
-        i.number("tok_s"),
-        params=i.number("N"),
-        layers=i.whole("L"),
-        hidden=i.whole("d"),
-        seq=i.whole("s"),
-        gpus=i.whole("gpus"),
-        peak_flops=i.number("peak_tflops") * 1e12,
-    )
-    return 100 * used
+    return 100 * mfu(tok_s, params=N, layers=L, hidden=d, seq=s, gpus=gpus, peak_flops=peak_tflops * 1e12)
 
 
-def hfu_percent(i: Inputs) -> float:
+def hfu_percent(mfu: Positive) -> float:
     """Hardware FLOPs utilisation in percent. It counts recomputed work too: 4/3 of MFU when whole layers are
     recomputed."""
-    return i.number("mfu") * 4 / 3
+    return mfu * 4 / 3
 
 
-def util(i: Inputs) -> float:
+def util(tflops: Positive, peak: Positive) -> float:
     """Achieved over peak, in percent."""
-    return 100 * i.number("tflops") / i.number("peak")
+    return 100 * tflops / peak
 
 
-def fsdp_overlap(i: Inputs) -> float:
+def fsdp_overlap(
+    N: Positive, tokens: Positive, n: Count, tok_s_gpu_8: Positive, nic_GBps: Positive,
+    gpus_per_node: Count = int(k.GPUS_PER_NODE.value), layers: Whole = 0,
+) -> float:  # fmt: skip
     """Tokens per second per GPU of FSDP on n GPUs: the measured rate on the 8 GPUs of one node, slowed down by what
     `fsdp_step` costs more on n than on 8.
 
@@ -373,37 +336,33 @@ def fsdp_overlap(i: Inputs) -> float:
     one GPU's interface times the GPUs of a node. If the number of layers isn't given, the model gets the usual shape:
     hidden = 128 layers, so N = 12 * 128^2 * layers^3.
     """
-    params, tokens, n, alone = i.number("N"), i.number("tokens"), i.whole("n"), i.number("tok_s_gpu_8")
-    per_node = i.whole("gpus_per_node", int(k.GPUS_PER_NODE.value))
-    busbw = i.number("nic_GBps") * 1e9 * per_node
-    layers = equal_layers(
-        tokens / alone, 2 * params, i.whole("layers", max(1, round((params / (12 * 128**2)) ** (1 / 3))))
-    )
+    step_s, busbw = tokens / tok_s_gpu_8, nic_GBps * 1e9 * gpus_per_node
+    parts = equal_layers(step_s, 2 * N, layers or max(1, round((N / (12 * 128**2)) ** (1 / 3))))
 
     def cost_s(ranks: int) -> float:
-        hop_s = k.HOP_S.value if ranks <= per_node else k.NETWORK_HOP_S.value
+        hop_s = k.HOP_S.value if ranks <= gpus_per_node else k.NETWORK_HOP_S.value
         step = fsdp_step(
-            layers,
+            parts,
             lambda size: size * ring_factor("all_gather", ranks) / busbw + (ranks - 1) * hop_s,
             interference=k.INTERFERENCE.value,
         )
         return step.cost_s
 
-    more_s = 0.0 if n <= per_node else max(0.0, cost_s(n) - cost_s(per_node))
-    return tokens / ((tokens / alone + more_s) * max(1.0, _wait(n, per_node)))
+    more_s = 0.0 if n <= gpus_per_node else max(0.0, cost_s(n) - cost_s(gpus_per_node))
+    return tokens / ((step_s + more_s) * max(1.0, _wait(n, gpus_per_node)))
 
 
-def amp_bound(i: Inputs) -> Bracket:
+def amp_bound(tc_ratio: Positive, mem_ratio: Positive = 2.0) -> Bracket:
     """The bracket of a mixed-precision speed-up."""
-    return amp_bracket(i.number("tc_ratio"), i.number("mem_ratio", 2.0))
+    return amp_bracket(tc_ratio, mem_ratio)
 
 
-def times_faster(i: Inputs) -> float:
+def times_faster(before_us: Positive, after_us: Positive) -> float:
     """The ratio of two published times."""
-    return i.number("before_us") / i.number("after_us")
+    return before_us / after_us
 
 
-CLASSES: Mapping[str, Callable[[Inputs], float | Bracket]] = {
+CLASSES: Mapping[str, Callable[..., float | Bracket]] = {
     function.__name__.removesuffix("_percent"): function
     for function in (
         *(allreduce, busbw_ring, pcie, loader_des, copy_pass, ddp_overlap, ddp_efficiency, strong_scaling_accum),
@@ -452,15 +411,14 @@ def predict_case(case: Any, number: int = 0) -> Prediction:
     try:
         if observed is not None:
             positive(observed=observed)
-        inputs = Inputs(case.get("inputs"))
-        answer = CLASSES[cls](inputs)
+        answer, unused = called(CLASSES[cls], case.get("inputs"))
     except (ValueError, OverflowError, ZeroDivisionError) as problem:
         return failed(str(problem))
     value = answer.middle if isinstance(answer, Bracket) else answer
     if not math.isfinite(value):
         return failed(f"the prediction is {value}: an input is out of all proportion")
     cause = "; ".join(filter(None, (note, LIMITS.get(cls)))) if role == "counterexample" else ""
-    common: dict[str, Any] = {"note": note, "cause": cause, "unused": tuple(inputs.unused)}
+    common: dict[str, Any] = {"note": note, "cause": cause, "unused": unused}
     if isinstance(answer, Bracket):
         outside = None if observed is None else answer.outside(observed)
         return Prediction(name, cls, role, unit, value, observed, outside, answer.low, answer.high, **common)
