@@ -113,9 +113,19 @@ def test_instructors_read_the_minutes_that_the_lessons_say() -> None:
     for lesson in lessons(ROOT):
         deeper = markdown(ROOT / lesson.path).partition("\n# Deeper")[2]
         exercises = re.search(r"\*\*Time:\*\* (\d+)", markdown(ROOT / lesson.exercises_path))
-        minutes = sum(map(int, re.findall(r"(?m)^## .+\n+\*(\d+) minutes", deeper)))
+        minutes = sum(map(int, re.findall(r"(?m)^## .+\n+\*(\d+) minutes?\b", deeper)))
         assert exercises and told.pop(lesson.number) == (str(lesson.minutes), str(minutes), exercises[1])
     assert not told
+
+
+def test_instructors_read_the_minutes_of_each_section() -> None:
+    told = (ROOT / "docs" / "instructors.md").read_text()
+    for lesson in lessons(ROOT):
+        core, _, deeper = markdown(ROOT / lesson.path).partition("\n# Deeper")
+        for kind, part in (("core", core), ("deeper", deeper)):
+            each = re.findall(r"(?m)^## (?:\d+ · )?(.+)\n+\*(\d+) minutes?", part)
+            line = f"**{lesson.number}, {kind}**: " + " · ".join(f"{title} {minutes}" for title, minutes in each)
+            assert line in told, line
 
 
 def test_the_map_of_the_front_page_has_every_lesson() -> None:

@@ -29,8 +29,9 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def counted(n: int, noun: str) -> str:
-    """A number of things in words: `1 rank`, `2 ranks`, `1,024 GPUs`."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+    """A number of things in words: `1 rank`, `2 batches`, `1,024 GPUs`."""
+    many = "es" if noun.endswith("tch") else "s"
+    return f"{n:,} {noun}{'' if n == 1 else many}"
 
 
 def readable_unit(unit: str, largest: float) -> tuple[float, str]:

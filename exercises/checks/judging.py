@@ -104,7 +104,7 @@ class _Words(string.Formatter):
     """As str.format has it, and `{n:sample}` is "1 sample" or "3 samples"."""
 
     def format_field(self, value: Any, spec: str) -> Any:
-        noun = len(spec) > 1 and spec.replace(" ", "").isalpha()
+        noun = len(spec) > 1 and spec.replace(" ", "").replace("-", "").isalpha()
         return counted(value, spec) if noun else super().format_field(value, spec)
 
 

@@ -45,6 +45,7 @@ def judge_killed(answer: Answer) -> list[str]:
     for run in told["result"]:
         _readable(run)
     _ended(told["result"][-1], "after a kill while it wrote the result")
+    require(told["result"][-1]["result"], "no result", how="killed", case="killed while it wrote the result")
     _equal(told["result"], twin, "killed while it wrote the result")
     _names(first)
     for what, run in (("a run that nobody killed", first), ("all the kills", told["bytes"][-1])):
