@@ -178,7 +178,7 @@ def judge_training(answer: Answer) -> list[str]:
         wanted, got = apart(told["wanted"][off[0]], losses[off[0]])
         differ("other losses", [got], step=off[0] + 1, loss=wanted)
     require(graphs, "not compiled")
-    ran = f"compiled code ran {told['runs']} times in {steps} steps"
+    ran = f"compiled code ran {counted(told['runs'], 'time')} in {counted(steps, 'step')}"
     require(told["runs"] <= steps, "graph break", [ran])
     require(max(graphs) >= 2, "only a part", [f"a graph with {counted(n, 'layer')}" for n in graphs[:3]])
     eager, often = told["runs"] < steps, len(graphs) > MOST_GRAPHS
