@@ -57,6 +57,8 @@ bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted m
 	$(IN) tools/bench_emulation.py predict
 	$(IN) tools/bench_emulation.py links
 	$(IN) tools/bench_emulation.py changes
+	$(IN) tools/bench_emulation.py parallel
+	$(IN) tools/bench_emulation.py language
 	$(IN) tools/bench_emulation.py memory
 	$(IN) tools/bench_emulation.py published
 

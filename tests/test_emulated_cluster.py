@@ -649,6 +649,24 @@ def test_collectives_of_all_sizes_take_what_others_measured(bench: Any) -> None:
     assert {what: error for what, error in off.items() if abs(error) > 0.17} == {}
 
 
+def test_data_parallel_takes_what_others_measured(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a model that nothing was fitted to, on one A100 and divided among two and four."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    off = {row.what: row.off for row in bench.parallel_rows("validation", ("resnet50",))}
+    assert len(off) == 9 and statistics.median(map(abs, off.values())) < 0.1
+    assert {what: error for what, error in off.items() if abs(error) > 0.2} == {}
+
+
+@pytest.mark.slow
+def test_language_models_take_what_others_measured(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that nothing was fitted to: GPT-2 at each precision, compiled and not; FSDP on 8 to 256 GPUs; tensor
+    parallelism."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    off = {row.what: row.off for row in bench.language_rows("validation")}
+    assert len(off) == 23 and statistics.median(map(abs, off.values())) < 0.1
+    assert {what: error for what, error in off.items() if abs(error) > 0.25} == {}
+
+
 def test_few_values_are_fitted_and_to_few_rows(bench: Any) -> None:
     assert all(case.inputs["cluster"].startswith("1x") for case in bench.cases(role="calibration"))
     assert len(bench.cases(role="calibration")) == 11 < len(bench.cases(role="validation"))

@@ -25,7 +25,7 @@ LINKED = {
         "Ring Attention", "GShard", "Reducing Activation",
     ),
     "01": ("torch.compile", "Triton", "torch.jit.script", "torch.jit.trace", "torch.export", "PyTorch 2"),
-    "03": ("DataParallel", "functional_call", "NCCL", "GIL", "recommend DDP", "Patarasuk", "Others", "comm.cpp"),
+    "03": ("DataParallel", "functional_call", "NCCL", "GIL", "recommend DDP", "Patarasuk", "measured", "comm.cpp"),
     "04": (
         "DistributedDataParallel", "all_reduce", "init_process_group", "DistributedSampler", "set_device", "torchrun",
         "map_location", "Goyal", "Li et al.", "V100", "A100", "P100",

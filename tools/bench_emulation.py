@@ -4,6 +4,8 @@
     python tools/bench_emulation.py published    rates and speed-ups of other people's GPUs
     python tools/bench_emulation.py changes      what a change gained them: channels_last, another vocabulary
     python tools/bench_emulation.py links        their collectives, by size
+    python tools/bench_emulation.py parallel     their steps under nn.DataParallel
+    python tools/bench_emulation.py language     their language models: compiled, sharded, with tensor parallelism
     python tools/bench_emulation.py memory       peaks, against torch's own count, a count by hand, and published ones
     python tools/bench_emulation.py fit          what programs reach of the makers' peaks, for data/clusters.toml
 
@@ -31,7 +33,9 @@ from course_utils.folders import COURSE
 from course_utils.launching.launcher import launch
 
 HERE = Path(__file__).resolve().parent
-STEP, TRAINING, MEMORY = (HERE / f"emulated_{name}.py" for name in ("step", "training", "memory"))
+STEP, TRAINING, MEMORY, PARALLEL, LANGUAGE = (
+    HERE / f"emulated_{name}.py" for name in ("step", "training", "memory", "parallel", "language")
+)
 # A link on which it matters when a message starts, one that costs nothing, and both without NCCL's tables, which
 # `predict` doesn't know.
 LAB = """
@@ -49,14 +53,26 @@ hop_s = 5e-6
 [link.free]
 busbw_Bps = 1e16
 """
-# A card that others measured, and that the course has no table of; its memory isn't judged.
+# Cards that others measured, and that the course has no tables of.
 CARDS = """
+[device.H100-96GB]
+like = "H100"
+memory_bytes = 101e9
+memory_Bps = 2.4e12
+source = "pytorch/torchtitan@31a17bf benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, limited to 500 W"
 [device.RTX3090]
 like = "A100"
 memory_Bps = 936e9
 flops = { float32 = 35.6e12, tf32 = 35.6e12, float16 = 71e12, bfloat16 = 71e12 }
 sm_count = 82
 source = "NVIDIA Ampere GA102 GPU Architecture, 2021, without sparsity, sums in float32"
+"""
+# The machine on which others measured nn.DataParallel in 2021: its host takes so long for an operator (PyTorch 1.8, 2.25
+# GHz), fitted to inference on one GPU, where that's nearly all.
+HOST = """
+[device.A100-40GB-2021]
+like = "A100-40GB"
+host_s = 42e-6
 """
 LINK = predict.Link(5e-6, 20e9)
 BUCKETS_MB = (4.0, 8.0, 25.0, 60.0, 1000.0)  # of 50 layers of 4 MiB: 50, 25, 8, 4 buckets and 1
@@ -173,7 +189,8 @@ def memory_rows(cases: tuple[str, ...] = ("resnet18", "resnet50", "gpt-small", "
 
 def reserved_rows() -> Iterator[Row]:
     for ranks, published_gib in RESERVED_GIB.items():
-        run = launch(MEMORY, args=["llama"], cluster=f"{ranks}xH200", one_of=ranks, quiet=True, timeout=900)
+        args = ["llama3-8b:2:8192:selective:1:eager:1"]
+        run = launch(LANGUAGE, 1, args, cluster=f"{ranks}xH200", one_of=ranks, quiet=True, timeout=900)
         (record,) = run.ranks[0].records
         yield Row(f"Llama 3.1 8B, FSDP2 on {ranks} GPUs", record["peak_bytes"] / 2**30, published_gib, "GiB")
 
@@ -240,6 +257,42 @@ def change_rows(role: str) -> Iterator[Row]:
             for case in here:
                 before, after = (records[case.inputs[key]]["samples_per_s"] for key in ("before", "after"))
                 yield Row(case.id, after / before, case.observed, "x")
+
+
+def parallel_rows(role: str, models: tuple[str, ...] = (), gpus: tuple[int, ...] = (1, 2, 4)) -> Iterator[Row]:
+    """Steps of models under nn.DataParallel, with 12 images a GPU; on one GPU without it."""
+    wanted: dict[str, list[published.Case]] = {}
+    for case in of_class("data_parallel"):
+        if case.role == role and (not models or case.inputs["case"].partition(":")[0] in models):
+            wanted.setdefault(case.inputs["cluster"], []).append(case)
+    with tempfile.TemporaryDirectory() as folder:
+        hosts = Path(folder) / "hosts.toml"
+        hosts.write_text(HOST)
+        for name, here in wanted.items():
+            if int(name.partition("x")[0]) in gpus:
+                arguments = [case.inputs["case"] for case in here]
+                run = launch(PARALLEL, 1, arguments, cluster=f"{hosts}:{name}-2021", quiet=True, timeout=900)
+                seconds = {record["case"]: record["seconds"] for record in run.ranks[0].records}
+                for case in here:
+                    yield Row(case.id, seconds[case.inputs["case"]] * 1e3, case.observed)
+
+
+def language_rows(role: str, ids: tuple[str, ...] = ()) -> Iterator[Row]:
+    """Training of language models: ms a step of GPT-2, tokens a second and GPU of the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        cards = Path(folder) / "cards.toml"
+        cards.write_text(CARDS)
+        for case in of_class("language_model"):
+            if case.role != role or (ids and case.id not in ids):
+                continue
+            name, what = case.inputs["cluster"], case.inputs["case"]
+            name = f"{cards}:{name}" if name.endswith("-96GB") else name
+            if case.unit == "ms":
+                batch = int(what.split(":")[2])
+                yield Row(case.id, batch / train(name, [what])[what]["samples_per_s"] * 1e3, case.observed)
+            else:
+                run = launch(LANGUAGE, 1, [what], cluster=name, one_of=cluster(name).count, quiet=True, timeout=900)
+                yield Row(case.id, run.ranks[0].records[-1]["tokens_per_s"], case.observed, "/s")
 
 
 def speed_up_rows() -> Iterator[tuple[Row, Row]]:
@@ -345,7 +398,9 @@ def show(rows: Iterator[Row], other: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["predict", "published", "changes", "links", "memory", "fit"])
+    parser.add_argument(
+        "what", choices=["predict", "published", "changes", "links", "parallel", "language", "memory", "fit"]
+    )
     what = parser.parse_args().what
     if what == "predict":
         show(ddp_rows(), "predicted")
@@ -360,6 +415,14 @@ def main() -> None:
         print("fitted, then held out")
         show(change_rows("calibration"), "published")
         show(change_rows("validation"), "published")
+    elif what == "language":
+        print("fitted, then held out")
+        show(language_rows("calibration"), "published")
+        show(language_rows("validation"), "published")
+    elif what == "parallel":
+        print("fitted, then held out")
+        show(parallel_rows("calibration"), "published")
+        show(parallel_rows("validation"), "published")
     elif what == "memory":
         rows = list(memory_rows())
         for by in dict.fromkeys(by for _, by in rows):

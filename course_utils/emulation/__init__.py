@@ -28,6 +28,7 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
         autocast,
         choices,
         cuda,
+        data_parallel,
         driver,
         edges,
         group,
@@ -58,6 +59,7 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
     operators = tensors.install(gpus)
     old_types.install()
     autocast.install()
+    data_parallel.install(gpus)
     kinds.install(gpus)
     marked = marks.install(gpus)
     if is_available():

@@ -6,6 +6,9 @@ It also keeps who has waited for whom, so that `state` can tell a race: two stre
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 _keys = itertools.count(1)
@@ -44,6 +47,25 @@ class Queue:
         return key == self.key or self.after.get(key, 0) >= work
 
 
+class HostThread:
+    """A thread of the host that has a time of its own: `at`, how far it has come. What it spends on an operator takes
+    `times` as long, since other threads want Python's lock as well."""
+
+    __slots__ = ("at", "times")
+
+    def __init__(self, at: float = 0.0, times: float = 1.0):
+        self.at, self.times = at, times
+
+
+class _Here(threading.local):
+    """Whose time counts in this thread, if it isn't the main one's; and in a backward pass, the thread that autograd
+    has for each device."""
+
+    host: HostThread | None = None
+    engine: dict[int, HostThread] | None = None
+    began = 0.0  # the backward pass
+
+
 class Clock:
     """The host's time, and the queues of its GPUs' streams. The host runs ahead of its queues until it waits for one.
 
@@ -51,12 +73,67 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self.host = 0.0
+        self._main, self._here = HostThread(), _Here()
         self.slept = 0.0  # how much of that the program has slept
         self.queues: list[Queue] = []
         self.spans: list[tuple[str, str, float, float, int]] = []
         self.waited: dict[int, int] = {}  # of each queue, the work that the host has waited for
         self._waits = 0
+
+    @property
+    def host(self) -> float:
+        return (self._here.host or self._main).at
+
+    @host.setter
+    def host(self, when: float) -> None:
+        (self._here.host or self._main).at = when
+
+    def spend(self, seconds: float) -> None:
+        """The host works on an operator."""
+        thread = self._here.host or self._main
+        thread.at += seconds * thread.times
+
+    @contextmanager
+    def as_thread(self, thread: HostThread) -> Iterator[None]:
+        """What this thread does takes the time of `thread`."""
+        before, self._here.host = self._here.host, thread
+        try:
+            yield
+        finally:
+            self._here.host = before
+
+    @contextmanager
+    def backward(self) -> Iterator[None]:
+        """Autograd has a thread for each device, in C++, where Python's lock holds nobody up. Who called it goes on
+        when all have come to their ends."""
+        here = self._here
+        if here.engine is not None:  # a backward pass in a backward pass
+            yield
+            return
+        caller, here.engine, here.began = here.host, {}, self.host
+        try:
+            yield
+        finally:
+            ends, here.engine, here.host = [thread.at for thread in here.engine.values()], None, caller
+            self.wait_until(max(ends, default=0.0))
+
+    def turn_to(self, device: int) -> None:
+        """The next operator is one of `device`: in a backward pass, its thread's."""
+        engine = self._here.engine
+        if engine is None:
+            return
+        if device not in engine:
+            engine[device] = HostThread(self._here.began if engine else self.host)
+        self._here.host = engine[device]
+
+    def meet(self, devices: Iterable[int]) -> None:
+        """In a backward pass, the threads of these devices wait for each other."""
+        if (engine := self._here.engine) is not None:
+            for device in devices:
+                self.turn_to(device)
+            latest = max(engine[device].at for device in devices)
+            for device in devices:
+                engine[device].at = latest
 
     def queue(self, device: int, number: int | None = None) -> Queue:
         found = Queue(device, number)

@@ -28,8 +28,8 @@ class UnknownCluster(ValueError):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. Rates in FLOP/s and B/s, dense; `reached` is the part of them that real programs get,
-    by the type of the arithmetic, and under `tf32_conv` for convolutions where they get another."""
+    """One GPU. Rates in FLOP/s and B/s, dense; `reached` is the part of them that real programs get, by the type of the arithmetic, and under `tf32_conv` or `bfloat16_attention` for convolutions and fused attention,
+    where they get another."""
 
     name: str
     capability: tuple[int, int]
@@ -326,7 +326,7 @@ def _checked_device(name: str, raw: dict[str, Any], tables: _Tables) -> Device:
         if not isinstance(table, Mapping):
             raise wrong(key, "must be a table by dtype, as { float32 = 19.5e12 }")
         for dtype in table:
-            if dtype not in DTYPES and not (key == "reached" and dtype.removesuffix("_conv") in DTYPES):
+            if dtype not in DTYPES and not (key == "reached" and re.sub("_(conv|attention)$", "", dtype) in DTYPES):
                 raise wrong(key, f"has the dtype {dtype!r}; known are {', '.join(DTYPES)}")
             _check_number(table, dtype, lambda which, problem, key=key: wrong(key, f"of {which} {problem}"), True)
     if "float32" not in raw["flops"]:

@@ -67,6 +67,7 @@ class Copies:
         gpus, (of, to) = self.gpus, way
         nbytes = source.numel() * source.element_size()
         if of != CPU and to != CPU:  # both streams wait for each other, as in torch
+            gpus.clock.meet((of, to))
             queue, other = gpus.queue(of), gpus.queue(to)
             gpus.clock.wait_on(queue, gpus.clock.mark(other))
             self._use(queue, source, target)

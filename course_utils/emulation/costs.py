@@ -86,10 +86,11 @@ def rate(device: Device, func: Any, dtype: torch.dtype) -> float:
     switches allow it."""
     kind = _arithmetic(device, func, dtype)
     reached = device.reached.get(kind, 1.0)
-    if (
-        getattr(func, "_overloadpacket", func) in _CONVOLUTIONS
-    ):  # cuDNN's get less where it has to reorder their tensors
+    packet = getattr(func, "_overloadpacket", func)
+    if packet in _CONVOLUTIONS:  # cuDNN's get less where it has to reorder their tensors
         reached = device.reached.get(f"{kind}_conv", reached)
+    elif "attention" in str(packet):  # whose kernels also do a softmax between two products
+        reached = device.reached.get(f"{kind}_attention", reached)
     return device.flops[kind] * reached
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import several_gpus, smi, snapshots
+from . import data_parallel, smi, snapshots
 from .imports import after_import
 from .not_emulated import DRIVER, KERNELS, NCCL, STORAGE, TUNING, Limit, NotEmulated
 from .remarks import say
@@ -61,7 +61,7 @@ def _answer_below(gpus: Gpus) -> None:
         elif name.startswith((*_ASKS,)) and not _KNOWS.search(name) and not isinstance(getattr(below, name), type):
             setattr(below, name, refused(name))
     below.__getattr__ = refused  # a torch built without CUDA has none of these
-    torch.cuda.nccl.is_available = lambda tensors: False
+    torch.cuda.nccl.is_available = data_parallel.together
     plans: Any = torch.backends.cuda.cuFFTPlanCache
     plans.size, plans.max_size, plans.clear = 0, 4096, lambda self: None  # as many as cuFFT keeps unless told
     cudnn: Any = torch.backends.cudnn
@@ -126,7 +126,7 @@ def _answers(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         "_accelerator_getMemoryInfo": cuda.mem_get_info,
         "_accelerator_getDefaultGenerator": lambda index: cuda.default_generators[index],
         **snapshots.install(gpus),
-        **several_gpus.comm(),
+        **data_parallel.comm(gpus),
     }
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from . import attention, not_emulated, tensors
+from . import compiled, not_emulated, tensors
 from .host_clocks import HostClocks
 from .imports import after_import
 from .not_emulated import LIMITS, Limit, NotEmulated
 from .operators import Operators
-from .remarks import TORCHS, say
+from .remarks import say
 from .state import Gpus
 
 SCHEDULES = "torch.distributed.pipelining.schedules"
@@ -27,7 +27,7 @@ SCHEDULES = "torch.distributed.pipelining.schedules"
 def install(gpus: Gpus, operators: Operators, clocks: HostClocks) -> None:
     _follow_threads(gpus, operators)
     _refuse()
-    _compile_as_is()
+    compiled.install(operators.fusion)
     _profile_the_host()
     if torch.__version__.startswith("2.10."):
         after_import(SCHEDULES, lambda: allow_few_pieces(sys.modules[SCHEDULES].ScheduleGPipe))
@@ -154,24 +154,6 @@ class _NoTensorFlow(Loader):
 
     def exec_module(self, module: Any) -> None:
         raise ImportError(str(not_emulated.TENSORFLOW))
-
-
-def _compile_as_is() -> None:
-    """torch.compile gives back what it gets."""
-
-    def compile(model: Any = None, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_code.co_filename.startswith(TORCHS):  # as FlexAttention does, which `attention` has
-            return model
-        say(
-            "compile",
-            "torch.compile is left out, since its kernels can't be emulated: the program runs eagerly, at eager speed",
-        )
-        if model is None:
-            return attention.compiled
-        return attention.compiled(model)
-
-    torch.compile = compile
-    torch.nn.Module.compile = lambda self, *args, **kwargs: torch.compile(self) and None
 
 
 def _profile_the_host() -> None:

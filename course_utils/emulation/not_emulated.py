@@ -30,12 +30,6 @@ def _in(module: str, names: str) -> tuple[str, ...]:
     return tuple(f"{module}:{name}" for name in names.split())
 
 
-DATA_PARALLEL = Limit(
-    "DataParallel",
-    "its threads compute on all GPUs at once",
-    "Start one rank for each GPU and use DistributedDataParallel",
-    _in("torch.nn.parallel", "DataParallel.__init__ data_parallel"),
-)
 GRAPHS = Limit(
     "CUDA graphs",
     "the modelled GPU knows only operators that are called one by one",
@@ -119,7 +113,7 @@ NCCL = Limit(
     "NCCL by its own functions (torch.cuda.nccl, ProcessGroupNCCL)",
     "they bypass the process groups",
     "Use torch.distributed",
-    _in("torch.cuda.nccl", "all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id")
+    _in("torch.cuda.nccl", "all_reduce all_gather reduce_scatter init_rank unique_id")
     + _in("torch.distributed.distributed_c10d", "ProcessGroupNCCL.__init__"),
 )
 TUNING = Limit(
@@ -142,7 +136,7 @@ DRIVER = Limit(
 )
 
 LIMITS = (
-    DATA_PARALLEL, GRAPHS, TORCHSCRIPT, TRITON, KERNELS, AHEAD, SYMMETRIC, RPC, ADDRESSES, PROCESSES, POOLS, PARTS,
+    GRAPHS, TORCHSCRIPT, TRITON, KERNELS, AHEAD, SYMMETRIC, RPC, ADDRESSES, PROCESSES, POOLS, PARTS,
     STORAGE, NCCL, TUNING, TENSORFLOW, CUDA_ONLY, DRIVER,
 )  # fmt: skip
 

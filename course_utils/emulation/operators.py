@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import choices, sparse
+from .compiled import Fusion, fusible
 from .copies import Copies
 from .costs import LIKE, OVERWRITES
 from .imports import after_import
@@ -166,6 +167,7 @@ class Operators(TorchDispatchMode):
         self.gpus = gpus
         self.plans = Plans(gpus.device)
         self.copies = Copies(gpus)
+        self.fusion = Fusion(gpus)
         self.off = False  # in a process that was forked
         self.factories: Callable[[], Any] = nullcontext  # the other mode, which sees calls that name a device
         self._target = _Target()
@@ -234,7 +236,10 @@ class Operators(TorchDispatchMode):
             if sparse.any_of(tensors):  # whose transpose is a copy
                 return self._tagged(out, device, all(b is None or b.computed for b in blocks))
             return out
-        gpus.clock.host += gpus.device.host_s
+        gpus.clock.turn_to(device)
+        compiled = self.fusion.used and self.fusion.active()
+        if not compiled:
+            gpus.clock.spend(gpus.device.host_s)
         alike = func._overloadpacket in LIKE
         known = alike or all(
             b.computed if b is not None else (h := host(t)) is None or h.computed
@@ -258,7 +263,36 @@ class Operators(TorchDispatchMode):
             return self._tagged(func(*args, **kwargs), device, known)
         plan = self.plans.plan(func, args, kwargs, leaves, tensors)
         gpus.make_sure(device, plan.nbytes)
+        if self.fusion.used:
+            return self._fused(plan, compiled, func, args, kwargs, tensors, blocks, changed, device, known)
         gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name)
+        return self._made(plan, func, args, kwargs, tensors, blocks, changed, device, known)
+
+    def _fused(
+        self, plan: Plan, compiled: bool, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor],
+        blocks: list[MemoryBlock | None], changed: list[torch.Tensor], device: int, known: bool,
+    ) -> Any:  # fmt: skip
+        """As `_made`, where something was compiled: what an operator takes depends on the kernel it's part of."""
+        queue, fusion, clock = self.gpus.queue(device), self.fusion, self.gpus.clock
+        made: Any = None
+        if not compiled:
+            seconds = plan.seconds + (0.0 if func._overloadpacket in LIKE else fusion.settle(tensors, blocks))
+        elif fusible(func, tensors):
+            seconds, made = fusion.fused(queue, func, tensors, blocks, changed)
+        else:
+            seconds = fusion.whole(queue, plan.seconds, tensors, blocks)
+        clock.enqueue(queue, seconds, "compute", plan.name if made is None else "fused")
+        out = self._made(plan, func, args, kwargs, tensors, blocks, changed, device, known)
+        if made is not None:
+            clock.enqueue(queue, fusion.give(out, made, tensors, changed), "compute", "fused")
+        return out
+
+    def _made(
+        self, plan: Plan, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor],
+        blocks: list[MemoryBlock | None], changed: list[torch.Tensor], device: int, known: bool,
+    ) -> Any:  # fmt: skip
+        """What an operator gives: computed if it's small, and otherwise only its shape."""
+        changed_blocks = [b for t in changed if (b := block(t)) is not None]
         if not known and func in _TESTS:
             return self._tagged(_passed(func), device, True)
         if not known and choices.among(func) and plan.outputs:

@@ -1,9 +1,9 @@
 """One process with several GPUs: DDP and optimizers with a module on more than one, whose C++ sees the CPU everywhere,
-and joins what lies on different ones; and `torch.cuda.comm`."""
+and joins what lies on different ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,41 +47,6 @@ def _lies(tensor: torch.Tensor) -> int | None:
     """The GPU that holds a tensor, and None for the CPU."""
     found = block(tensor)
     return None if found is None else found.device
-
-
-def comm() -> dict[str, Callable[..., Any]]:
-    """What `torch.cuda.comm` calls of torch's C++ part, as copies between GPUs."""
-
-    def to(tensor: torch.Tensor, index: int) -> torch.Tensor:
-        return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=True)
-
-    def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any = None) -> Any:
-        parts = tensor.split(sizes, dim) if sizes else tensor.chunk(len(devices), dim)
-        return [to(part, device) for part, device in zip(parts, devices, strict=False)]
-
-    def fill(targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        for target, part in zip(targets, parts, strict=True):
-            target.copy_(part, non_blocking=True)
-        return targets
-
-    def scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Any = None) -> Any:
-        return fill(out, tensor.split([target.size(dim) for target in out], dim))
-
-    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
-        index = torch.cuda.current_device() if destination is None else destination
-        return torch.cat([to(tensor, index) for tensor in tensors], dim)
-
-    return {
-        "_scatter": scatter,
-        "_scatter_out": scatter_out,
-        "_gather": gather,
-        "_gather_out": lambda tensors, out, dim: fill(
-            [out], [torch.cat([t.to(out.device, non_blocking=True) for t in tensors], dim)]
-        )[0],
-        "_broadcast": lambda tensor, devices: [to(tensor, device) for device in devices],
-        "_broadcast_out": lambda tensor, out: fill(out, [tensor] * len(out)),
-        "_broadcast_coalesced": lambda tensors, devices, size: [[to(t, d) for t in tensors] for d in devices],
-    }
 
 
 def wait_for_buckets(gpus: Gpus, queue: Queue, blocks: Sequence[MemoryBlock]) -> None:

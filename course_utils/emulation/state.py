@@ -16,6 +16,7 @@ from .clusters import EmulatedCluster
 from .memory import Chunk, Memory
 from .remarks import program_line, say
 
+_keys = itertools.count()
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -27,11 +28,16 @@ class MemoryBlock:
     last, as queue and number.
     """
 
-    __slots__ = ("__weakref__", "_arrives", "chunk", "computed", "device", "gpus", "kind", "nbytes", "reads", "wrote")
+    __slots__ = (
+        "__weakref__", "_arrives", "chunk", "computed", "device", "gpus", "key", "kind", "nbytes", "reads", "unwritten",
+        "wrote",
+    )  # fmt: skip
 
     def __init__(self, gpus: Gpus, device: int, nbytes: int, kind: str):
         self.gpus, self.device, self.nbytes, self.kind = gpus, device, nbytes, kind
         self.chunk: Chunk | None = None
+        self.key = next(_keys)
+        self.unwritten: Any = None  # while it exists inside of a fused kernel only (`compiled`)
         self.computed = True
         self.wrote: tuple[int, int] | None = None
         self.reads: dict[int, int] = {}

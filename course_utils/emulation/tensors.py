@@ -121,10 +121,11 @@ def _follow_backward(gpus: Gpus, operators: Operators) -> None:
 
     @functools.wraps(real)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(mode, Factories) for mode in _get_current_function_mode_stack()):
-            return real(*args, **kwargs)
-        with Factories(gpus, operators):
-            return real(*args, **kwargs)
+        with gpus.clock.backward():
+            if any(isinstance(mode, Factories) for mode in _get_current_function_mode_stack()):
+                return real(*args, **kwargs)
+            with Factories(gpus, operators):
+                return real(*args, **kwargs)
 
     autograd._engine_run_backward = run
 

@@ -24,6 +24,7 @@ HERE = Path(__file__).resolve().parents[1]
 PROGRAMS = HERE / "programs"
 TAKE_HOME = HERE / "take_home" / "03_dp_or_ddp.py"
 
+FOUR, IMAGES = "4xA100", 16  # the emulated GPUs, and what each gets of ResNet-50's images
 LINK_GBPS = 50  # of the published pair, each way
 
 Guess = float | int | str | EllipsisType | None
@@ -134,6 +135,66 @@ def show_sum(
 
 
 @figure_first
+def show_four(guess: Guess = ...) -> Figure:
+    """A step of ResNet-50 on four emulated A100s, both ways, next to one of them alone."""
+    one, dp, ddp = four_gpus()
+    one_s, dp_s, ddp_s = (run.samples("step_s").median for run in (one, dp, ddp))
+    said = bet(
+        guess,
+        dp_s / one_s,
+        "you've learnt what it costs.",
+        over="It isn't that bad: all four compute at the same time, once they've begun.",
+        under="The weights go out before anyone computes, the gradients come back after all have, and one Python starts"
+        " the operations of all four.",
+        none="It would be 1 if four GPUs did four times the work in the same time.",
+        kind="a number, such as 1.5",
+        positive=True,
+    )
+    say(
+        f"One GPU takes {one_s * 1e3:.0f} ms for {IMAGES} images. Four take {dp_s * 1e3:.0f} ms for {4 * IMAGES} with"
+        f" DataParallel, {dp_s / one_s:.2f} times as long. {said} With DDP it's {ddp_s * 1e3:.0f} ms."
+    )
+    spans, begin, end = [], {}, {}
+    for way, run, first in (("DataParallel", dp, 0), ("DDP", ddp, 4)):
+        found = run.emulated
+        begin[way], end[way] = found.steps(0)[-1]
+        rows = found.by_gpu() if way == "DataParallel" else [s for rank in range(4) for s in found.spans(rank)]
+        spans += [
+            (first + row, start - begin[way], stop - begin[way], what, "")
+            for row, start, stop, what, _ in rows
+            if begin[way] <= start and stop <= end[way]
+        ]
+    alone = [s for s in spans if s[0] == 3 and s[3] == "compute"]
+    late_ms = min(s[1] for s in alone) * 1e3
+    say(f"With DataParallel, GPU 3 begins to compute {late_ms:.0f} ms into the step: only then is its copy there.")
+    more_checks(
+        {
+            "four GPUs take longer for four times the work with DataParallel than one for its own": dp_s > one_s,
+            "DDP takes less": ddp_s < dp_s,
+            "all four compute with both": {s[0] for s in spans if s[3] == "compute"} == set(range(8)),
+        }
+    )
+    return figures.rank_timeline(
+        spans,
+        title=f"Four emulated A100s: {dp_s * 1e3:.0f} ms a step with DataParallel, {ddp_s * 1e3:.0f} with DDP",
+        kind="modelled",
+        names={i: f"{'DP' if i < 4 else 'DDP'}, GPU {i % 4}" for i in range(8)},
+    )
+
+
+@functools.cache
+def four_gpus() -> tuple[Run, Run, Run]:
+    """ResNet-50 on one emulated GPU, on four by DataParallel, and on four by DDP."""
+
+    def run(how: str, ranks: int, cluster: str, gpus: int = 1) -> Run:
+        args = [how, "--resnet50", "--images", IMAGES, "--steps", 4]
+        program = PROGRAMS / "03_both_ways.py"
+        return launch(program, ranks, args=args, cluster=cluster, gpus_per_rank=gpus, quiet=True)
+
+    return run("one", 1, "1xA100"), run("dp", 1, FOUR, gpus=4), run("ddp", 4, FOUR)
+
+
+@figure_first
 def show_against_ddp() -> Figure:
     """Both ways on two GPUs: as others measured them, and on this machine if it has two."""
     fast, slow = published.cases(prefix="dp-against-ddp")
@@ -156,6 +217,31 @@ def show_against_ddp() -> Figure:
         predicted={"DataParallel": ddp_s + bare_s},
         ylabel="200 steps of GPT-2 (s)",
         title=f"Two GPUs: {dp_s / ddp_s - 1:.0%} longer with DataParallel; the link matters more",
+    )
+
+
+@figure_first
+def show_measured() -> Figure:
+    """How much more four A100s did than one with DataParallel, as others measured it on ten models."""
+    took: dict[str, dict[int, float]] = {}
+    for case in published.load(published.PATH.with_name("emulated_cases.json")):
+        if case.cls == "data_parallel" and case.inputs["case"].endswith(":half:12:train"):
+            model = case.inputs["case"].partition(":")[0]
+            took.setdefault(model, {})[int(case.inputs["cluster"].partition("x")[0])] = case.observed
+            source = case.source
+    did = {model: 4 * ms[1] / ms[4] for model, ms in sorted(took.items(), key=lambda item: item[1][1] / item[1][4])}
+    least, most = min(did, key=did.__getitem__), max(did, key=did.__getitem__)
+    say(
+        f"Published: four GPUs did {did[least]:.1f} times the work of one with {least}, and {did[most]:.1f} times with"
+        f" {most}, which has few layers, and large ones. With {least}, a step of 48 images on four GPUs took"
+        f" {took[least][4]:.0f} ms, and one of 12 on a single GPU {took[least][1]:.0f} ms."
+    )
+    more_checks({"no model gains more than 2.5 times from four GPUs": did[most] < 2.5})
+    by = Provenance("published", source)
+    return figures.bars(
+        {model: Samples([times], "times", by) for model, times in did.items()},
+        ylabel="work of four GPUs, compared with one",
+        title=f"DataParallel on four A100s, 12 images each: {did[least]:.1f} to {did[most]:.1f} times one GPU's work",
     )
 
 
