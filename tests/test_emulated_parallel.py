@@ -166,7 +166,8 @@ def test_gpu_0_holds_more_and_begins_first(run: Callable[..., Any]) -> None:
         nn.DataParallel(model)(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    report(peaks=[torch.cuda.max_memory_allocated(i) for i in range(4)], now=[torch.cuda.memory_allocated(i) for i in (1, 3)])
+    report(peaks=[torch.cuda.max_memory_allocated(i) for i in range(4)],
+           now=[torch.cuda.memory_allocated(i) for i in (1, 3)])
     """)
     record = found.ranks[0].records[-1]
     weights = 4 * 1024 * 8192 * 2

@@ -67,8 +67,8 @@ flops = { float32 = 35.6e12, tf32 = 35.6e12, float16 = 71e12, bfloat16 = 71e12 }
 sm_count = 82
 source = "NVIDIA Ampere GA102 GPU Architecture, 2021, without sparsity, sums in float32"
 """
-# The machine on which others measured nn.DataParallel in 2021: its host takes so long for an operator (PyTorch 1.8, 2.25
-# GHz), fitted to inference on one GPU, where that's nearly all.
+# The machine on which others measured nn.DataParallel in 2021: its host takes so long for an operator (PyTorch 1.8,
+# 2.25 GHz), fitted to inference on one GPU, where that's nearly all.
 HOST = """
 [device.A100-40GB-2021]
 like = "A100-40GB"

@@ -1,4 +1,4 @@
-"""One rank of `tools/bench_emulation.py language`: a training step of a language model under FSDP2 and, by DTensor, tensor
+"""One rank of `tools/bench_emulation.py language`: a step of a language model under FSDP2 and, by DTensor, tensor
 parallelism with sequence parallelism. Llama as torchtitan and fms-fsdp train it, MPT as llm-foundry does.
 
 A case is MODEL:BATCH:LENGTH:CHECKPOINTS:TP:HOW:ACCUMULATE, as in llama3-8b:2:8192:selective:1:compiled:1 or
@@ -30,8 +30,8 @@ from torch.utils import checkpoint as checkpoints
 
 from course_utils.rank import device, report, timer
 
-# Words, width, layers, heads, groups of keys, inner width. Dubey et al., The Llama 3 Herd of Models, table 3; Touvron et
-# al., Llama 2; llm-foundry@8c8dd48 scripts/train/yamls/pretrain, whose layers have a GELU and no gate (0 groups).
+# Words, width, layers, heads, groups of keys, inner width. Dubey et al., The Llama 3 Herd of Models, table 3; Touvron
+# et al., Llama 2; llm-foundry@8c8dd48 scripts/train/yamls/pretrain, whose layers have a GELU and no gate (0 groups).
 SIZES = {
     "llama3-8b": (128256, 4096, 32, 32, 8, 14336),
     "llama3-70b": (128256, 8192, 80, 64, 8, 28672),

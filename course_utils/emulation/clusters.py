@@ -28,8 +28,9 @@ class UnknownCluster(ValueError):
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU. Rates in FLOP/s and B/s, dense; `reached` is the part of them that real programs get, by the type of the arithmetic, and under `tf32_conv` or `bfloat16_attention` for convolutions and fused attention,
-    where they get another."""
+    """One GPU. Rates in FLOP/s and B/s, dense; `reached` is the part of them that real programs get, by the type of the
+    arithmetic, and under `tf32_conv` or `bfloat16_attention` for convolutions and fused attention, where they get
+    another."""
 
     name: str
     capability: tuple[int, int]

@@ -1,5 +1,5 @@
-"""`torch.compile` on a modelled GPU. The program still runs operator by operator, and operators that Inductor would fuse
-take the time of a fused kernel, by a rule:
+"""`torch.compile` on a modelled GPU. The program still runs operator by operator, and those that Inductor would fuse take
+the time of a fused kernel, by a rule:
 
 - What lies between two products of matrices, convolutions or attentions is one kernel. It reads each tensor once.
 - What it makes is written once somebody else needs it: a product, the optimizer, what comes out of the region. A later
@@ -292,8 +292,8 @@ def install(fusion: Fusion) -> None:
             return found
         say(
             "compile",
-            "torch.compile: operators that it would fuse take the time of fused kernels, by a rule. Nothing is compiled,"
-            " so that takes no time here, and nothing breaks a graph",
+            "torch.compile: operators that it would fuse take the time of fused kernels, by a rule. Nothing is"
+            " compiled, so that takes no time here, and nothing breaks a graph",
         )
         if not isinstance(model, nn.Module):
             return around(model, mode)

@@ -52,7 +52,8 @@ def _pieces(
         return
     got, facts = [some(pieces)], {"case": case, "right": some(right)}
     require(all(first < last for _, first, last in pieces), "empty", got, **facts)
-    of_files = [(f, first - files[f].start, last - files[f].start) for f, first, last in pieces if f in range(len(files))]
+    known = [piece for piece in pieces if piece[0] in range(len(files))]
+    of_files = [(f, first - files[f].start, last - files[f].start) for f, first, last in known]
     require(of_files != right, "rows of the tensor", got, **facts)
     there = all(f in range(len(files)) and first >= 0 and last <= len(files[f]) for f, first, last in pieces)
     require(there, "beyond", got, **facts)
