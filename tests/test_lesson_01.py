@@ -586,3 +586,33 @@ def test_the_file_to_take_home_says_whether_it_pays(ranks: int, tmp_path: Path) 
     assert re.search(r"eager [\d.]+ ms a step, compiled [\d.]+ ms, the first [\d.]+ s", answer.stdout)
     assert "graphs: 1, compiled" in answer.stdout and re.search(r"paid back after|saves nothing", answer.stdout)
     assert answer.stdout.count("loss after") == 1, "one rank prints"
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (..., "More than the 1.41 of the paper's middle model"),
+        (2.3, "You said 2.3: you've seen where its time goes."),
+        (9, "You said 9. Its products of matrices were fast before"),
+        (1.4, "You said 1.4. Attention keeps a matrix"),
+    ],
+)
+def test_gpt_2(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What's published is read; what's emulated is a stand-in here, 5% off."""
+
+    def launched(path: Path, ranks: int, args: list[str], **_: Any) -> Run:
+        took = dict(zip(args, (1.05, 0.35, 0.315, 0.1365, 0.1008, 0.0977), strict=True))
+        return made_run([{"case": case, "step_s": step_s} for case, step_s in took.items()])
+
+    monkeypatch.setattr(lesson_01.deeper, "launch", launched)
+    figure = lesson_01.show_gpt2(guess)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Measured: 300 ms before and 130 after, 2.3 times as fast." in out and said in out, out
+    assert "goes from 315 to 136 ms" in out and "1 more check passed" in out
+    assert "emulated 315" in figure.summary and "published" in figure.summary
+
+
+@pytest.mark.slow
+def test_gpt_2_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+    lesson_01.show_gpt2()
+    assert "1 more check passed" in capsys.readouterr().out

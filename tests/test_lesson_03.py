@@ -340,6 +340,61 @@ def test_against_ddp(
     assert "took 131 s" in out and all(words in out for words in said), out
 
 
+def four(one_ms: float = 20.0, dp_ms: float = 26.0, ddp_ms: float = 22.0) -> tuple[Any, Any, Any]:
+    """Runs of `show_four` that took so long; in the last step each GPU computes, and DataParallel's after a while."""
+
+    def one_of(ms: float, rows: dict[int, tuple[float, float]]) -> Any:
+        spans = [(gpu, start, stop, "compute", "") for gpu, (start, stop) in rows.items()]
+        emulated = SimpleNamespace(
+            steps=lambda rank: [(0.0, ms / 1e3)],
+            by_gpu=lambda: spans,
+            spans=lambda rank: [span for span in spans if span[0] == rank],
+        )
+        found = run([{"step_s": ms / 1e3}])
+        return SimpleNamespace(samples=found.samples, emulated=emulated)
+
+    late = dict.fromkeys(range(4), (0.004, dp_ms / 1000.0))
+    return one_of(one_ms, {0: (0.0, 0.01)}), one_of(dp_ms, late), one_of(ddp_ms, dict.fromkeys(range(4), (0.0, 0.02)))
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        (..., "It would be 1 if four GPUs"),
+        (1.3, "You said 1.3: you've learnt what it costs."),
+        (4, "You said 4. It isn't that bad"),
+        (1, "You said 1. The weights go out before anyone computes"),
+    ],
+)
+def test_four_gpus(guess: Any, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(lesson_03, "four_gpus", four)
+    figure = lesson_03.show_four(guess)
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Four take 26 ms for 64 with DataParallel, 1.30 times as long." in out and said in out, out
+    assert "GPU 3 begins to compute 4 ms into the step" in out and "3 more checks passed" in out
+    assert "26 ms a step with DataParallel, 22 with DDP" in str(figure.mpl.get_suptitle())
+    monkeypatch.setattr(lesson_03, "four_gpus", lambda: four(ddp_ms=30.0))
+    with pytest.raises(ClaimError, match="DDP takes less"):
+        lesson_03.show_four(guess)
+
+
+@pytest.mark.slow
+def test_four_gpus_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page says that the gradients come in, that GPU 0 steps alone, and what it costs."""
+    lesson_03.show_four(...)
+    assert "3 more checks passed" in capsys.readouterr().out
+    rows = lesson_03.four_gpus()[1].emulated.by_gpu()
+    last = {gpu: max(s[2] for s in rows if s[0] == gpu and s[3] == "compute") for gpu in range(4)}
+    assert last[0] > max(last[1], last[2], last[3])
+
+
+def test_what_others_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    figure = lesson_03.show_measured()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "four GPUs did 1.2 times the work of one with shufflenet_v2_x1_0, and 2.4 times with vgg16" in out, out
+    assert "published" in figure.summary
+
+
 @pytest.mark.parametrize(("devices", "said"), [(0, "it only called your model"), (4, "over 4 GPUs")])
 def test_what_you_saw(
     devices: int, said: str, counted: tuple[Run, dict[int, Run]], monkeypatch: pytest.MonkeyPatch
@@ -390,10 +445,12 @@ def test_a_bet_that_is_none(
     monkeypatch.setattr(traffic, "counts", lambda: counted)
     multiplied(1.1, 2.0, monkeypatch)
     called = run([{"samples": 24}, {"devices": 0, "rows": 24}])
+    monkeypatch.setattr(lesson_03, "four_gpus", four)
     for show in (
         lambda guess: lesson_03.show_one_line(called, guess),
         lambda guess: lesson_03.show_sum(*a_training(4), 4, guess),
         lambda guess: lesson_03.show_memory(2, guess),
+        lesson_03.show_four,
         lesson_03.show_traffic,
         lesson_03.show_threads,
     ):

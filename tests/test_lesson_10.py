@@ -380,3 +380,12 @@ def test_ways_out(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_travels_in_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lesson_10.show_policies().rows) == 3
     assert "✓ 16 bits for all that travels" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_plan_for_eight_billion(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the page says of it: four real programs, one of which doesn't fit."""
+    figure = lesson_10.show_plan()
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Doesn't fit into 80 GB: keep all." in out and "The fastest that fits, keep some," in out, out
+    assert "4 more checks passed" in out and "predicted" in figure.summary

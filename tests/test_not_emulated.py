@@ -96,7 +96,6 @@ torch.fft.rfft(torch.randn(1 << 17, device="cuda")).shape == (1 + (1 << 16),)
 """
 # Of each limit, calls that it refuses. Most are statements.
 REFUSED: dict[str, list[str]] = {
-    "DATA_PARALLEL": ["torch.nn.DataParallel(torch.nn.Linear(1, 1))", "torch.nn.parallel.data_parallel(None, None)"],
     "GRAPHS": [
         "torch.cuda.CUDAGraph()",
         "torch.cuda.graph(None)",

@@ -33,9 +33,8 @@ from course_utils.folders import COURSE
 from course_utils.launching.launcher import launch
 
 HERE = Path(__file__).resolve().parent
-STEP, TRAINING, MEMORY, PARALLEL, LANGUAGE = (
-    HERE / f"emulated_{name}.py" for name in ("step", "training", "memory", "parallel", "language")
-)
+STEP, TRAINING, MEMORY, PARALLEL = (HERE / f"emulated_{name}.py" for name in ("step", "training", "memory", "parallel"))
+GPT2, LANGUAGE = (COURSE / "notebooks" / "programs" / name for name in ("01_gpt2.py", "10_language.py"))
 # A link on which it matters when a message starts, one that costs nothing, and both without NCCL's tables, which
 # `predict` doesn't know.
 LAB = """
@@ -214,11 +213,13 @@ def train(cluster_name: str, names: list[str], *flags: str) -> dict[str, dict[st
     case that doesn't fit into the memory is left out, and said."""
     found: dict[str, dict[str, Any]] = {}
     ranks = cluster(cluster_name).count
-    left = [names[i : i + 3] for i in range(0, len(names), 3)]
+    kinds = [[n for n in names if n.startswith("gpt2") == is_gpt] for is_gpt in (False, True)]
+    left = [kind[i : i + 3] for kind in kinds for i in range(0, len(kind), 3)]
     while left:
         few = left.pop(0)
         try:
-            run = launch(TRAINING, ranks, [*few, *flags], cluster=cluster_name, quiet=True, timeout=900)
+            program = GPT2 if few[0].startswith("gpt2") else TRAINING
+            run = launch(program, ranks, [*few, *flags], cluster=cluster_name, quiet=True, timeout=900)
         except RankError as error:
             if "OutOfMemoryError" not in str(error):
                 raise

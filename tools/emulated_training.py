@@ -1,13 +1,10 @@
 """One rank of `tools/bench_emulation.py published`: training steps of known models on modelled GPUs.
 
-A case is MODEL:PRECISION:BATCH:SEQUENCE:ACCUMULATE, as in resnet50:amp:256:0:1, bert_large:tf32:128:128:64 or, of GPT-2
-with its number of words, gpt2-50257:bf16:16:1024:1. amp takes images with channels_last, amp-nchw without, bf16-all has
-the weights in bfloat16 too. gpt2-50257-matrix keeps the whole matrix of attention, by operators of its own, and
--compiled after the precision compiles the model with its loss.
+A case is MODEL:PRECISION:BATCH:SEQUENCE:ACCUMULATE, as in resnet50:amp:256:0:1 or bert_large:tf32:128:128:64. amp takes
+images with channels_last, amp-nchw without.
 """
 
 import argparse
-import functools
 from collections import Counter
 from typing import Any
 
@@ -67,57 +64,7 @@ class Bert(nn.Module):
         return self.head(x[:, : 80 if tokens.shape[1] == 512 else 20].reshape(-1, x.shape[2]))
 
 
-class Gpt2(nn.Module):
-    """GPT-2 of 124M: the head shares the words' vectors. `matrix` keeps the whole matrix of attention."""
-
-    def __init__(self, vocabulary: int, matrix: bool = False, width: int = 768, depth: int = 12, heads: int = 12):
-        super().__init__()
-        self.heads, self.matrix = heads, matrix
-        self.words, self.places = nn.Embedding(vocabulary, width), nn.Embedding(1024, width)
-        parts = {"first": (width,), "second": (width,), "qkv": (width, 3 * width), "out": (width, width)}
-        parts |= {"up": (width, 4 * width), "down": (4 * width, width)}
-        self.layers = nn.ModuleList(
-            nn.ModuleDict({k: nn.LayerNorm(*n) if len(n) == 1 else nn.Linear(*n) for k, n in parts.items()})
-            for _ in range(depth)
-        )
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        (b, s), x = tokens.shape, self.words(tokens) + self.places.weight[: tokens.shape[1]]
-        for layer in self.layers:
-            q, k, v = (
-                t.view(b, s, self.heads, -1).transpose(1, 2) for t in layer["qkv"](layer["first"](x)).chunk(3, -1)
-            )
-            if self.matrix:
-                scores = (q @ k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)
-                mixed = scores.masked_fill(self.future(s, tokens.device), float("-inf")).softmax(-1) @ v
-            else:
-                mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + layer["out"](mixed.transpose(1, 2).reshape(x.shape))
-            x = x + layer["down"](nn.functional.gelu(layer["up"](layer["second"](x)), approximate="tanh"))
-        return self.head(self.norm(x)).flatten(0, 1)
-
-    @staticmethod
-    @functools.cache
-    def future(length: int, device: torch.device) -> torch.Tensor:
-        return torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu(1)
-
-
-class WithLoss(nn.Module):
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(self.model(x), y)
-
-
 def model_and_data(name: str, batch: int, length: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    if name.startswith("gpt2"):
-        vocabulary = int(name.split("-")[1])
-        tokens = torch.randint(vocabulary, (batch, length))
-        return Gpt2(vocabulary, name.endswith("-matrix")), tokens, torch.randint(vocabulary, (batch * length,))
     if name.startswith("bert"):
         model: nn.Module = Bert(*((1024, 24, 16) if name == "bert_large" else (768, 12, 12)), length)
         rows = batch * (2 if length == 384 else 80 if length == 512 else 20)
@@ -187,29 +134,21 @@ def main() -> None:
     for case in args.cases:
         name, precision, *numbers = case.split(":")
         batch, length, accumulate = map(int, numbers)
-        compiled = precision.endswith("-compiled")
-        precision = precision.removesuffix("-compiled")
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
         with device():  # made there, so that nothing is computed
             model, x, y = model_and_data(name, batch, length)
         if precision == "amp" and not name.startswith("bert"):  # as the published programs do
             model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
-        model = model.to(torch.bfloat16) if precision == "bf16-all" else model
-        model = WithLoss(model)
-        if compiled:
-            model = torch.compile(model)
         if dist.get_world_size() > 1:
             model = DistributedDataParallel(model, device_ids=[device().index])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        if name.startswith(("bert", "gpt2")):
-            optimizer = torch.optim.AdamW(model.parameters(), fused=True if name.startswith("gpt2") else None)
-        amp = precision.startswith("amp")
-        half = torch.bfloat16 if precision.startswith("bf16") else torch.float16
-        scaler = torch.amp.GradScaler("cuda", enabled=amp)
+        if name.startswith("bert"):
+            optimizer = torch.optim.AdamW(model.parameters())
+        scaler = torch.amp.GradScaler("cuda", enabled=precision.startswith("amp"))
 
-        def backward(model: Any = model, x: Any = x, y: Any = y, half: Any = half, scaler: Any = scaler) -> None:
-            with torch.autocast("cuda", half, enabled=scaler.is_enabled() or half == torch.bfloat16):
-                loss = model(x, y)
+        def backward(model: Any = model, x: Any = x, y: Any = y, scaler: Any = scaler) -> None:
+            with torch.autocast("cuda", torch.float16, enabled=scaler.is_enabled()):
+                loss = cross_entropy(model(x), y)
             scaler.scale(loss).backward()
 
         def seconds(call: Any) -> float:

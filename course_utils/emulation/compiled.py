@@ -1,5 +1,5 @@
-"""`torch.compile` on a modelled GPU. The program still runs operator by operator, and those that Inductor would fuse take
-the time of a fused kernel, by a rule:
+"""`torch.compile` on a modelled GPU. The program still runs operator by operator, and those that Inductor would fuse
+take the time of a fused kernel, by a rule:
 
 - What lies between two products of matrices, convolutions or attentions is one kernel. It reads each tensor once.
 - What it makes is written once somebody else needs it: a product, the optimizer, what comes out of the region. A later

@@ -89,9 +89,14 @@ def rate(device: Device, func: Any, dtype: torch.dtype) -> float:
     packet = getattr(func, "_overloadpacket", func)
     if packet in _CONVOLUTIONS:  # cuDNN's get less where it has to reorder their tensors
         reached = device.reached.get(f"{kind}_conv", reached)
-    elif "attention" in str(packet):  # whose kernels also do a softmax between two products
+    elif _is_attention(packet):  # whose kernels also do a softmax between two products
         reached = device.reached.get(f"{kind}_attention", reached)
     return device.flops[kind] * reached
+
+
+@functools.cache
+def _is_attention(packet: Any) -> bool:
+    return any(word in str(packet) for word in ("attention", "attn"))
 
 
 def _arithmetic(device: Device, func: Any, dtype: torch.dtype) -> str:

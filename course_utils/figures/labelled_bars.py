@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 def bars(
     values: Mapping[Any, Value],
     guess: Mapping[Any, Any] | None = None,
-    predicted: Mapping[Any, float] | None = None,
+    predicted: Mapping[Any, Value] | None = None,
     unit: str | None = None,
     ylabel: str | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Draw one bar for each label, with its prediction and your guess.
+    """Draw one bar for each label, with its prediction and your guess. Samples as a prediction are called what they
+    are, such as emulated.
 
     All numbers are in `unit`, by default the one that the samples' name ends with (`step_s`: seconds). Seconds, bytes
     and B/s are scaled to read well. A guess of `...` draws nothing, and the text says that none was made. Each value
@@ -48,7 +49,10 @@ def bars(
         raise ValueError("bars() needs at least one labelled value")
     labels = list(values)
     guesses, open_guess = made_guesses(guess, labels)
-    predictions = {key: float(value) for key, value in (predicted or {}).items()}
+    predictions = {key: middle(value) for key, value in (predicted or {}).items()}
+    called = {
+        key: kind_of(value) if isinstance(value, Samples) else "predicted" for key, value in (predicted or {}).items()
+    }
     if unknown := set(predictions) - set(labels):
         raise KeyError(
             f"predicted has {listing([repr(k) for k in unknown])}, but the bars are"
@@ -78,7 +82,7 @@ def bars(
             _once(
                 ax,
                 named,
-                "predicted",
+                called[label],
                 [i - 0.38, i + 0.38],
                 [predictions[label] * factor] * 2,
                 **KINDS["predicted"].style(),
@@ -98,7 +102,7 @@ def bars(
     for label, value in values.items():
         text = f"{label}: {provenance_words(value)} {number(middle(value) * factor)} {shown_unit}".rstrip()
         if label in predictions:
-            text += f", predicted {number(predictions[label] * factor)}"
+            text += f", {called[label]} {number(predictions[label] * factor)}"
         if label in guesses:
             text += f", guessed {number(guesses[label] * factor)}"
         parts.append(sentence(text))

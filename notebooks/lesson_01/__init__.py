@@ -18,6 +18,7 @@ from .compile_figures import about, break_even, ratios
 from .deeper import (
     before_and_after,
     show_forked,
+    show_gpt2,
     show_products,
     show_race,
     show_residuals,
@@ -28,7 +29,7 @@ from .deeper import (
 from .paying import pays_back
 
 __all__ = [
-    "before_and_after", "break_even", "pays_back", "ratios", "show_forked", "show_products", "show_race",
+    "before_and_after", "break_even", "pays_back", "ratios", "show_forked", "show_gpt2", "show_products", "show_race",
     "show_residuals", "show_threads", "show_won", "times_faster",
 ]  # fmt: skip
 

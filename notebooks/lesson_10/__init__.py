@@ -14,6 +14,7 @@ from course_utils.for_lessons import Figure, Program, Words, bet, figure_first, 
 from .deeper import (  # noqa: F401
     show_inside,
     show_mesh,
+    show_plan,
     show_policies,
     show_published,
     show_split,

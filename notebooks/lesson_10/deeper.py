@@ -8,9 +8,22 @@ from statistics import fmean
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Machine, Provenance, Run, Samples, claim, figures, launch, more_checks, predict, published
+from course_utils import (
+    Machine,
+    Provenance,
+    RankError,
+    Run,
+    Samples,
+    claim,
+    figures,
+    launch,
+    more_checks,
+    predict,
+    published,
+)
 from course_utils.for_lessons import Figure, Table, bet, figure_first, readable, say
 
+LANGUAGE = Path(__file__).resolve().parents[1] / "programs" / "10_language.py"
 COUNTED = Path(__file__).resolve().parents[1] / "programs" / "10_counted.py"
 NAMES = ("DDP", "stage 1", "stage 2", "stage 3")
 AUTOCAST = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}  # in float32, and with autocast as well
@@ -166,6 +179,66 @@ def show_published() -> Figure:
         unit="tokens/s",
         title=f"MPT-7B under FSDP: with {most} GPUs each loses {1 - MPT_7B[most] / eight:.0%}",
     )
+
+
+GPUS, PEAK_FLOPS, REACHED = "8xH100", 989.4e12, 0.55  # what products of matrices get, as data/clusters.toml has it
+PLAN = {  # 2 sequences of 8,192 tokens a GPU in each
+    "keep all": "llama3-8b:2:8192:none:1:compiled:1",
+    "keep some": "llama3-8b:2:8192:selective:1:compiled:1",
+    "recompute": "llama3-8b:2:8192:full:1:compiled:1",
+    "recompute, TP 8": "llama3-8b:16:8192:full:8:compiled:1",
+}
+
+
+@figure_first
+def show_plan() -> Figure:
+    """Ways to train 8 billion parameters on eight emulated H100s: each a real program, run as one of eight."""
+    rates, full, no_room = {}, {}, []
+    by = Provenance("emulated", f"one of {GPUS}")
+    for way, case in PLAN.items():
+        try:
+            run = launch(LANGUAGE, 1, args=[case], cluster=GPUS, one_of=8, quiet=True, timeout=600)
+        except RankError as error:
+            if "OutOfMemoryError" not in str(error):
+                raise
+            no_room.append(way)
+        else:
+            rates[way] = Samples([run.value("tokens_per_s")], "tokens/s", by)
+            full[way] = run.value("peak_bytes") / 2**30
+    flops = 6 * 8.03e9 + 6 * 32 * 4096 * 8192  # a token's: weights, and the half of attention below the diagonal
+    first = max(rates, key=lambda way: rates[way].median)
+    used = rates[first].median * flops / PEAK_FLOPS
+    say(f"Doesn't fit into 80 GB: {', '.join(no_room) or 'none of them'}.")
+    say("At its fullest, a GPU holds " + ", ".join(f"{full[way]:.0f} GiB ({way})" for way in full) + ".")
+    say(f"The fastest that fits, {first}, uses {used:.0%} of what the GPUs could do.")
+    more_checks(
+        {
+            "keeping all activations doesn't fit": no_room == ["keep all"],
+            "what's computed again costs time": rates["recompute"].median < rates["keep some"].median,
+            "and saves memory": full["recompute"] < full["keep some"],
+            "tensor parallelism inside a machine is slower than FSDP alone": rates["recompute, TP 8"].median
+            < rates["recompute"].median,
+        }
+    )
+    return figures.bars(
+        rates,
+        predicted={"recompute": _predicted_rate()},
+        unit="tokens/s",
+        ylabel="tokens a second and GPU",
+        title=f"8 billion parameters on 8 emulated H100s: {first} is the fastest that fits",
+    )
+
+
+def _predicted_rate() -> float:
+    """Tokens a second and GPU of FSDP with recomputation, by `predict.strategies`: products at the rate they reach, and
+    all other operators for nothing."""
+    tokens = 2 * 8192
+    forward_s = tokens * (2 * 8.03e9 + 2 * 32 * 4096 * 8192) / (PEAK_FLOPS * REACHED)
+    training = predict.Training(
+        *(8.03e9, 32, forward_s, 2 * forward_s, 0.0, tokens * 4096 * 2), weight_bytes=2, gradient_bytes=4
+    )
+    (way,) = [way for way in options(training, 80e9, 361e9, 8) if way.name == "FSDP, recompute"]
+    return float(tokens / way.step_s)
 
 
 def options(training: predict.Training, memory_bytes: float, bandwidth_Bps: float, ranks: int) -> list[Any]:

@@ -1,8 +1,8 @@
-"""One rank of `tools/bench_emulation.py language`: a step of a language model under FSDP2 and, by DTensor, tensor
-parallelism with sequence parallelism. Llama as torchtitan and fms-fsdp train it, MPT as llm-foundry does.
+"""A step of a language model under FSDP2 and, by DTensor, tensor parallelism with sequence parallelism: Llama as
+torchtitan and fms-fsdp train it, MPT as llm-foundry does. Time and memory, for an emulated cluster.
 
 A case is MODEL:BATCH:LENGTH:CHECKPOINTS:TP:HOW:ACCUMULATE, as in llama3-8b:2:8192:selective:1:compiled:1 or
-mpt-7b:6:2048:none:1:eager:2, with BATCH sequences a GPU.
+mpt-7b:6:2048:none:1:eager:2, with BATCH sequences for each TP GPUs.
 """
 
 from __future__ import annotations
@@ -215,8 +215,13 @@ def train(case: str) -> None:
     report(case=case, seconds=t.seconds, tokens_per_s=tokens_per_s, peak_bytes=torch.cuda.max_memory_allocated())
 
 
-dist.init_process_group()
-torch.cuda.set_device(device())
-for case in sys.argv[1:]:
-    train(case)
-dist.destroy_process_group()
+def main() -> None:
+    dist.init_process_group()
+    torch.cuda.set_device(device())
+    for case in sys.argv[1:]:
+        train(case)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
