@@ -80,7 +80,7 @@ def judge(name: str, source: str) -> Judgement:
             line = f", line {error.lineno + 1} of the cell: `{(error.text or '').strip()}`"
         words = f"not valid Python{line} ({getattr(error, 'msg', error)})"
         return Judgement("not solved", "syntax", words=words)
-    if blank := _blank(tree):
+    if blank := blank_line(tree):
         return Judgement("not done", words=f"not done yet. Line {blank + 1} of the cell waits for your code.")
     if exercise.needs and (lacking := missing(exercise.needs)):
         return Judgement("not done", words=f"not checked here, it {lacking}.")
@@ -215,7 +215,7 @@ def lesson_exercises(number: str) -> dict[str, Exercise]:
     return importlib.import_module(f"{PACKAGE}.lesson_{number}.judge").EXERCISES
 
 
-def _blank(tree: ast.AST) -> int:
+def blank_line(tree: ast.AST) -> int:
     """The line of a blank that is left; 0 if there is none."""
     for node in ast.walk(tree):
         if (
@@ -360,6 +360,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             json.dumps(
                 {
                     "solved": found.outcome == "solved",
+                    "outcome": found.outcome,
                     "symptom": found.symptom,
                     "seconds": round(found.seconds, 2),
                     "differs": words,
