@@ -3,7 +3,7 @@
 PYTHON ?= python3
 IN := .venv/bin/python
 
-.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises site golden lint format
+.PHONY: ready ready-tools browser lab doctor test test-lesson test-all rehearse test-gpu gpu-check old-versions bench bench-emulation record exercises release site golden lint format
 .DEFAULT_GOAL := lab
 
 ready:
@@ -64,6 +64,9 @@ bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted m
 
 record: ready-tools   ## run all lessons here and keep their main results under data/recorded/ (LESSONS="04 00": only these)
 	$(IN) tools/record.py $(LESSONS)
+
+release:              ## the course for students, without solutions and tests (OUT=~/course)
+	@$(PYTHON) tools/release.py $(OUT)
 
 exercises: ready-tools ## write the links between notebooks, and exercises/ from solutions/
 	$(IN) tools/navigation.py

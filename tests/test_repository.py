@@ -26,7 +26,7 @@ PACKAGE = ROOT / "course_utils"
 # The rooms of the package, from the ground up: a module imports from its own room and from those before it.
 ROOMS = (
     "folders", "rank", "workloads", "show", "machine", "lab", "results", "predict", "emulation", "figures", "failure",
-    "launching", "slurm", "check", "benchmarks", "explore", "cells", "for_lessons",
+    "launching", "slurm", "check", "grade", "benchmarks", "explore", "cells", "for_lessons",
 )  # fmt: skip
 LOOKS_UP = {  # who imports from a later room all the same, and why
     ("launching.choice", "slurm"): "it names the engines",
