@@ -126,11 +126,18 @@ def test_its_other_forms(run: Callable[..., Any]) -> None:
             return {"sum": pair[0] + pair[1], "rows": [pair[0]]}
     out = nn.DataParallel(Two())([x.cuda(), x.cuda()])
     report(kinds=sorted(out), rows=out["rows"][0].shape[0])
+    table = nn.Embedding(10, 3, sparse=True).cuda()
+    nn.DataParallel(table)(torch.arange(8)).sum().backward()
+    report(sparse=table.weight.grad.to_dense().sum().item())
+    with torch.autocast("cuda", torch.bfloat16):
+        report(half=str(nn.DataParallel(layer)(x).dtype))
     """)
     records = {k: v for record in found.ranks[0].records for k, v in record.items()}
     assert records["evaluated"] and records["one"] and records["function"] and records["right"]
     assert (records["there"], records["few"], records["losses"], records["gradient"]) == (2, 2, [3], True)
     assert (records["kinds"], records["rows"]) == (["rows", "sum"], 6)
+    assert records["sparse"] == 24.0
+    assert records["half"] == "torch.float16", "autocast's type is each thread's own, and parallel_apply passes none on"
 
 
 LARGE = """

@@ -106,7 +106,8 @@ def _reduce(gpus: Gpus) -> None:
         gpus.clock.turn_to(inputs[0][0].get_device())
         gpus.clock.spend(TENSOR * gpus.device.host_s * len(inputs[0]))
         found = real(inputs, *args, **kwargs)
-        if _computed(t for tensors in inputs for t in tensors):
+        everything = [t for tensors in inputs for t in tensors]
+        if _computed(everything) and not any(t.is_sparse for t in everything):  # those were added one by one
             _give(found, _sums(inputs))
         return found
 

@@ -244,9 +244,10 @@ def explorer(call: str) -> str:
     about = in_page.described(in_page.explorer(call))
     svg, summary, leaves_out, actions = (about.pop(key) for key in ("svg", "summary", "leaves_out", "actions"))
     told = json.dumps(about, separators=(",", ":")).replace("</", "<\\/")
+    room = f"--controls:{sum(not control['more'] for control in about['controls'])};--asks:{int('question' in about)}"
     more = "".join(f"<p><b>{html.escape(label)}</b> is for the notebook: {why}.</p>" for label, why in actions)
     return (
-        f"<div class='explorer'><script type='application/json'>{told}</script>"
+        f"<div class='explorer' style='{room}'><script type='application/json'>{told}</script>"
         f"<div class='explorer-picture'>{svg}</div><p class='explorer-said' role='status'>{summary}</p>"
         f"<details><summary>what this picture leaves out</summary><p>{leaves_out}</p>{more}</details></div>"
     )
@@ -403,7 +404,7 @@ def build(chosen: Sequence[Lesson], out: Path, everything: bool) -> list[str]:
     if all(place is None or place[0] in ran for _, place, _ in SLIDES):
         (work / "extra" / "slides.html").write_text(slides(ran), encoding="utf-8")
     told = {
-        "repository": address, "static": [str(HERE / "course.css"), str(HERE / "explorers.js")],
+        "repository": address, "static": [str(HERE / name) for name in ("course.css", "moves.css", "explorers.js")],
         "extra": [str(work / "extra")], "explorers": python_for_pages(work / "extra"),
         "suppress": [] if everything else ["myst.xref_missing"],  # of a part, other lessons aren't there
     }  # fmt: skip

@@ -28,7 +28,7 @@ html_theme_options = {
 html_static_path = told["static"]
 html_extra_path = told["extra"]
 html_favicon = "favicon.svg"
-html_css_files = ["course.css"]
+html_css_files = ["course.css", *(["moves.css"] if told["explorers"] else [])]
 html_js_files = [("explorers.js", {"defer": "defer", "data-size": told["explorers"]})] if told["explorers"] else []
 html_show_sphinx = html_show_copyright = html_show_sourcelink = html_copy_source = False
 html_use_index = False

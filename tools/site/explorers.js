@@ -68,6 +68,7 @@
       if (this.about.question) this.ask(this.about.question);
       if (this.bits) this.showBits(this.about.bits);
       this.grey();
+      box.classList.add("explorer-live");
     }
 
     // The question comes before the answer, as in the notebook.
