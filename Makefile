@@ -59,6 +59,7 @@ bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted m
 	$(IN) tools/bench_emulation.py changes
 	$(IN) tools/bench_emulation.py parallel
 	$(IN) tools/bench_emulation.py language
+	$(IN) tools/bench_emulation.py plan
 	$(IN) tools/bench_emulation.py memory
 	$(IN) tools/bench_emulation.py published
 

@@ -137,7 +137,7 @@ def _environ(path: Path) -> bytes:
 HOSTILE: dict[str, tuple[str, str, str]] = {  # an answer to 04.1; its outcome, and what's said
     "hangs": ("while True: pass", "stopped not solved", ""),
     "ends itself": ("import os\nos._exit(0)", "not solved", ""),
-    "forks": ("import os, time\nfor _ in range(7):\n    os.fork()\ntime.sleep(60)", "stopped", "more than 60 processes"),
+    "forks": ("import os, time\nfor _ in range(7): os.fork()\ntime.sleep(60)", "stopped", "than 60 processes"),
     "eats memory": ("x = [bytearray(1 << 28) for _ in range(40)]\nimport time\ntime.sleep(60)", "stopped", "of memory"),
     "kills who started it": ("import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", "not solved stopped", ""),
     "goes away": (

@@ -6,6 +6,7 @@
     python tools/bench_emulation.py links        their collectives, by size
     python tools/bench_emulation.py parallel     their steps under nn.DataParallel
     python tools/bench_emulation.py language     their language models: compiled, sharded, with tensor parallelism
+    python tools/bench_emulation.py plan         ways to train 8, 47 and 70 billion parameters; `predict` on FSDP's rows
     python tools/bench_emulation.py memory       peaks, against torch's own count, a count by hand, and published ones
     python tools/bench_emulation.py fit          what programs reach of the makers' peaks, for data/clusters.toml
 
@@ -21,6 +22,7 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,6 +298,85 @@ def language_rows(role: str, ids: tuple[str, ...] = ()) -> Iterator[Row]:
                 yield Row(case.id, run.ranks[0].records[-1]["tokens_per_s"], case.observed, "/s")
 
 
+# Ways to train, each as one of so many: 2 sequences of 8,192 tokens a GPU, or one of 32,768.
+PLAN = {
+    "8xH100": (
+        "llama3-8b:2:8192:selective:1:compiled:1", "llama3-8b:2:8192:full:1:compiled:1",
+        "llama3-8b:16:8192:full:tp8:compiled:1", "llama3-8b:4:32768:full:cp8:compiled:1",
+    ),
+    "64xH100": (
+        "mixtral-8x7b:2:8192:full:1:compiled:1", "mixtral-8x7b:2:8192:full:ep8:compiled:1",
+        "llama3-70b:2:8192:full:1:compiled:1", "llama3-70b:16:8192:full:tp8:compiled:1",
+    ),
+    "1024xH100": (
+        "llama3-8b:2:8192:selective:1:compiled:1", "llama3-70b:2:8192:full:1:compiled:1",
+        "llama3-70b:16:8192:full:tp8:compiled:1",
+    ),
+}  # fmt: skip
+
+
+def plan() -> None:
+    """Print what each way of `PLAN` reaches, and holds at its fullest."""
+    for name, ways in PLAN.items():
+        for case in ways:
+            began = time.monotonic()
+            try:
+                run = launch(LANGUAGE, 1, [case], cluster=name, one_of=cluster(name).count, quiet=True, timeout=900)
+            except RankError as error:
+                if "OutOfMemoryError" not in str(error):
+                    raise
+                print(f"{name:<11}{case:<44} doesn't fit", flush=True)
+                continue
+            found = run.ranks[0].records[-1]
+            predicted = f", FSDP predicted {fsdp_rate(case, name):,.0f}" if case.split(":")[4] == "1" else ""
+            print(
+                f"{name:<11}{case:<44}{found['tokens_per_s']:>8,.0f} tokens/s a GPU, "
+                f"{found['peak_bytes'] / 2**30:>5.1f} GiB{predicted}; {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+
+
+def fsdp_rate(case: str, name: str) -> float:
+    """Tokens a second and GPU under FSDP by `predict`: products at the rate that they reach, traffic that hides where
+    it can, and all else for nothing."""
+    sys.path.insert(0, str(LANGUAGE.parent))
+    sizes: Any = importlib.import_module("10_language").SIZES  # which needs torch
+    model, batch, length, checkpoints, *_ = case.split(":")
+    words, width, layers, heads, groups, inner = sizes[model]
+    keys = width // heads * (groups or heads)
+    attention, products = 2 * width * width + 2 * width * keys, (3 if groups else 2) * width * inner
+    copies, used = (8, 2) if model.startswith("mixtral") else (1, 1)  # of the products: held, and passed by a token
+    found = cluster(name)
+    tokens, device = int(batch) * int(length), found.device
+    rate = device.flops["bfloat16"] * device.reached["bfloat16"]
+    forward_s = 2 * tokens * (attention + used * products + int(length) * width) / rate
+    again = {"none": 0.0, "selective": 0.5, "full": 1.0}[checkpoints]
+    head_s = 2 * tokens * words * width / rate
+    each = predict.Layer(forward_s, (2 + again) * forward_s, 2 * (attention + copies * products))
+    route = links.Route.of(found, range(found.count))
+
+    def gather_s(nbytes: float) -> float:
+        return links.seconds("all_gather", nbytes, route)
+
+    def scatter_s(nbytes: float) -> float:
+        return links.seconds("reduce_scatter", 2 * nbytes, route)  # in float32
+
+    ends = predict.Layer(head_s, 2 * head_s, 2 * 2 * words * width)
+    return tokens / predict.fsdp_step([each] * layers + [ends], gather_s, scatter_s).total_s
+
+
+def predicted_rows() -> Iterator[Row]:
+    """FSDP's published rows, by `predict` alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        cards = Path(folder) / "cards.toml"
+        cards.write_text(CARDS)
+        for case in of_class("language_model"):
+            name, what = case.inputs["cluster"], case.inputs["case"]
+            if case.unit != "ms" and case.role == "validation" and what.split(":")[4] == "1":
+                name = f"{cards}:{name}" if name.endswith("-96GB") else name
+                yield Row(case.id, fsdp_rate(what, name), case.observed, "/s")
+
+
 def speed_up_rows() -> Iterator[tuple[Row, Row]]:
     """8 GPUs over one: emulated against published, and predicted against published."""
     ones = {case.inputs["case"] + case.inputs["cluster"][2:]: case for case in cases(1)}
@@ -400,7 +481,7 @@ def show(rows: Iterator[Row], other: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=["predict", "published", "changes", "links", "parallel", "language", "memory", "fit"]
+        "what", choices=["predict", "published", "changes", "links", "parallel", "language", "plan", "memory", "fit"]
     )
     what = parser.parse_args().what
     if what == "predict":
@@ -420,6 +501,10 @@ def main() -> None:
         print("fitted, then held out")
         show(language_rows("calibration"), "published")
         show(language_rows("validation"), "published")
+    elif what == "plan":
+        plan()
+        print("FSDP's rows by predict, which no GPU's rates between products went into")
+        show(predicted_rows(), "published, by predict")
     elif what == "parallel":
         print("fitted, then held out")
         show(parallel_rows("calibration"), "published")

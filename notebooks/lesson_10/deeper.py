@@ -186,7 +186,7 @@ PLAN = {  # 2 sequences of 8,192 tokens a GPU in each
     "keep all": "llama3-8b:2:8192:none:1:compiled:1",
     "keep some": "llama3-8b:2:8192:selective:1:compiled:1",
     "recompute": "llama3-8b:2:8192:full:1:compiled:1",
-    "recompute, TP 8": "llama3-8b:16:8192:full:8:compiled:1",
+    "recompute, TP 8": "llama3-8b:16:8192:full:tp8:compiled:1",
 }
 
 
