@@ -20,7 +20,7 @@ NAMES = {
     "bf16": "bfloat16",
     "compiled": "compiled",
     "flash": "fused attention",
-    "vocabulary": "50,304 words",
+    "vocabulary": "50,304 tokens",
 }
 
 Guess = float | int | EllipsisType | None
@@ -50,7 +50,7 @@ def show_gpt2(guess: Guess = ...) -> Figure:
         "you've seen where its time goes.",
         over="Its products of matrices were fast before, and they take as long as ever.",
         under="Attention keeps a matrix of 1,024 x 1,024 for each head, and eager mode reads and writes it six times.",
-        none="More than the 1.41 of the paper's middle model, since this one isn't fused by hand.",
+        none="More than the paper's 1.41, since this one isn't fused by hand.",
         kind="a number, such as 1.4",
         positive=True,
     )
@@ -58,6 +58,8 @@ def show_gpt2(guess: Guess = ...) -> Figure:
         f"Measured: {seen['bf16']:.0f} ms before and {seen['compiled']:.0f} after, {gain:.1f} times as fast. {said} The"
         f" emulated step goes from {took['bf16']:.0f} to {took['compiled']:.0f} ms."
     )
+    emulated = ", ".join(f"{ms:.0f} ({NAMES[name]})" for name, ms in took.items())
+    say(f"Emulated, in ms: {emulated}.")
     worst = max(abs(took[name] / seen[name] - 1) for name in seen)
     more_checks({f"all {len(seen)} steps are emulated within 15%": worst < 0.15})
     by, ours = Provenance("published", "one A100 by A. Karpathy"), Provenance("emulated", "1xA100")

@@ -145,7 +145,7 @@ def show_four(guess: Guess = ...) -> Figure:
         "you've learnt what it costs.",
         over="It isn't that bad: all four compute at the same time, once they've begun.",
         under="The weights go out before anyone computes, the gradients come back after all have, and one Python starts"
-        " the operations of all four.",
+        " all four forward passes.",
         none="It would be 1 if four GPUs did four times the work in the same time.",
         kind="a number, such as 1.5",
         positive=True,
@@ -160,13 +160,13 @@ def show_four(guess: Guess = ...) -> Figure:
         begin[way], end[way] = found.steps(0)[-1]
         rows = found.by_gpu() if way == "DataParallel" else [s for rank in range(4) for s in found.spans(rank)]
         spans += [
-            (first + row, start - begin[way], stop - begin[way], what, "")
+            (first + row, start - begin[way], stop - begin[way], "communication" if what == "loading" else what, "")
             for row, start, stop, what, _ in rows
             if begin[way] <= start and stop <= end[way]
         ]
     alone = [s for s in spans if s[0] == 3 and s[3] == "compute"]
     late_ms = min(s[1] for s in alone) * 1e3
-    say(f"With DataParallel, GPU 3 begins to compute {late_ms:.0f} ms into the step: only then is its copy there.")
+    say(f"With DataParallel, GPU 3 begins to compute {late_ms:.0f} ms into the step: only then do all have a replica.")
     more_checks(
         {
             "four GPUs take longer for four times the work with DataParallel than one for its own": dp_s > one_s,
@@ -278,8 +278,8 @@ def what_you_saw(run: Run, summed: Sequence[float], averaged: Sequence[float], n
     counted, rings = counts()
     most = COUNTS[-1]
     dp, ddp = through(counted, "ring")[most], on_the_ring(rings)[most]
-    gpus = run.value("devices")
-    used = f"it split your batch over {gpus} GPUs" if gpus > 1 else "it only called your model"
+    gpus, kind = run.value("devices"), "emulated " * (run.provenance.kind == "emulated")
+    used = f"it split your batch over {gpus} {kind}GPUs" if gpus > 1 else "it only called your model"
     return Words(
         [
             f"One line, and here {used}. You wrote what's inside: scatter, replicate, parallel_apply and gather.",
