@@ -591,7 +591,7 @@ def test_the_file_to_take_home_says_whether_it_pays(ranks: int, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "More than the 1.41 of the paper's middle model"),
+        (..., "More than the paper's 1.41"),
         (2.3, "You said 2.3: you've seen where its time goes."),
         (9, "You said 9. Its products of matrices were fast before"),
         (1.4, "You said 1.4. Attention keeps a matrix"),
