@@ -104,7 +104,7 @@ def a_gpt_over_shards_of_tokens() -> None:
     saved = torch.load(f"{FOLDER}/gpt.pt", map_location=DEVICE)
     model.module.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
-    assert model.module[0].weight.device == DEVICE
+    assert model.module._orig_mod[0].weight.device == DEVICE
 
 
 def a_masked_autoencoder_scaled_by_hand() -> None:

@@ -127,44 +127,50 @@ def together(tensors: Sequence[torch.Tensor]) -> bool:
     return len(lie) == len(tensors) == len(set(lie))
 
 
+def _to(tensor: torch.Tensor, index: int) -> torch.Tensor:
+    return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=True)
+
+
+def _scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any = None) -> Any:
+    parts = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(devices), dim)
+    found = []
+    for i, (part, device) in enumerate(zip(parts, devices, strict=False)):
+        with StreamContext(streams[i] if streams else None):
+            found.append(_to(part, device))
+    return found
+
+
+def _fill(targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    for target, part in zip(targets, parts, strict=True):
+        target.copy_(part, non_blocking=True)
+    return targets
+
+
+def _scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Any = None) -> Any:
+    return _fill(out, tensor.split([target.size(dim) for target in out], dim))
+
+
+def _gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
+    _fill(out.split([t.size(dim) for t in tensors], dim), tensors)
+    return out
+
+
+def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
+    index = torch.cuda.current_device() if destination is None else destination
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(t.size(dim) for t in tensors)
+    where = torch.device("cpu") if index < 0 else torch.device("cuda", index)
+    return _gather_out(tensors, torch.empty(shape, dtype=tensors[0].dtype, device=where), dim)
+
+
 def comm(gpus: Gpus) -> dict[str, Callable[..., Any]]:
     """What `torch.nn.parallel.comm` calls of torch's C++ part (torch/csrc/cuda/comm.cpp)."""
-
-    def to(tensor: torch.Tensor, index: int) -> torch.Tensor:
-        return tensor.to("cpu" if index < 0 else torch.device("cuda", index), non_blocking=True)
-
-    def scatter(tensor: torch.Tensor, devices: Sequence[int], sizes: Any, dim: int, streams: Any = None) -> Any:
-        parts = tensor.split(list(sizes), dim) if sizes else tensor.chunk(len(devices), dim)
-        found = []
-        for i, (part, device) in enumerate(zip(parts, devices, strict=False)):
-            with StreamContext(streams[i] if streams else None):
-                found.append(to(part, device))
-        return found
-
-    def fill(targets: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        for target, part in zip(targets, parts, strict=True):
-            target.copy_(part, non_blocking=True)
-        return targets
-
-    def scatter_out(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Any = None) -> Any:
-        return fill(out, tensor.split([target.size(dim) for target in out], dim))
-
-    def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-        fill(out.split([t.size(dim) for t in tensors], dim), tensors)
-        return out
-
-    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
-        index = torch.cuda.current_device() if destination is None else destination
-        shape = list(tensors[0].shape)
-        shape[dim] = sum(t.size(dim) for t in tensors)
-        where = torch.device("cpu") if index < 0 else torch.device("cuda", index)
-        return gather_out(tensors, torch.empty(shape, dtype=tensors[0].dtype, device=where), dim)
 
     def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if together([tensor, *out]):
             _collective(gpus, "broadcast", [tensor, *out], out, lambda: [target.copy_(tensor) for target in out])
             return out
-        return fill(out, [tensor] * len(out))
+        return _fill(out, [tensor] * len(out))
 
     def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
         others = {i: torch.empty_like(tensor, device=torch.device("cuda", i)) for i in devices if i != _lies(tensor)}
@@ -190,10 +196,10 @@ def comm(gpus: Gpus) -> dict[str, Callable[..., Any]]:
         _collective(gpus, "reduce", inputs, [output], add)
 
     return {
-        "_scatter": scatter,
-        "_scatter_out": scatter_out,
-        "_gather": gather,
-        "_gather_out": gather_out,
+        "_scatter": _scatter,
+        "_scatter_out": _scatter_out,
+        "_gather": _gather,
+        "_gather_out": _gather_out,
         "_broadcast": broadcast,
         "_broadcast_out": broadcast_out,
         "_broadcast_coalesced": coalesced,
