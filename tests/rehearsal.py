@@ -31,11 +31,6 @@ INSTEAD = {
         "import stand_ins; stand_ins.no_torchscript()",
         "its functions stay Python's",
     ),
-    r"(?<!Distributed)DataParallel\(": (
-        "DataParallel's threads compute on all GPUs at once",
-        "import stand_ins; stand_ins.no_data_parallel()",
-        "only the first GPU computes",
-    ),
 }
 TENSORFLOW = "TensorFlow sees no emulated GPUs: `make test-all` runs it on the CPU, and nothing runs its GPU branch"
 # Arguments where the notebook computes them, and for scripts that only a later cell launches; by lesson and file.

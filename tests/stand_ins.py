@@ -25,17 +25,3 @@ def no_torchscript() -> None:
 
     jit: Any = torch.jit
     jit.script = jit.trace = jit.freeze = AsItIs
-
-
-def no_data_parallel() -> None:
-    """DataParallel computes on its first device."""
-
-    class OnTheFirst(torch.nn.Module):
-        def __init__(self, module: torch.nn.Module, device_ids: Any = None, **_: Any):
-            super().__init__()
-            self.module, self.device_ids = module, device_ids or list(range(torch.cuda.device_count()))
-
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module(*args, **kwargs)
-
-    torch.nn.DataParallel = OnTheFirst  # type: ignore[misc]

@@ -101,7 +101,7 @@ def test_notebooks_are_brought_and_what_the_learner_changed_stays(tmp_path: Path
     start.bring_notebooks(tmp_path / "mine")
     assert changed.read_text() == "my notes" and gone.exists()
     there = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert there == {"notebooks", "exercises", "solutions", "data", start.AS_BROUGHT}
+    assert there == {"notebooks", "exercises", "solutions", "data", "docs", start.AS_BROUGHT}
     files = {str(path.relative_to(tmp_path / "mine")) for path in (tmp_path / "mine").rglob("*") if path.is_file()}
     assert {"notebooks/glossary.md", "notebooks/take_home/04_ddp.py"} <= files
     with pytest.raises(SystemExit, match="couldn't put the notebooks into .*; name another folder"):

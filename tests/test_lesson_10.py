@@ -382,6 +382,27 @@ def test_what_travels_in_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
     assert "✓ 16 bits for all that travels" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        "llama-tiny:2:64:none:1:eager:2",
+        "llama-tiny:2:64:selective:1:compiled:1",
+        "llama-tiny:4:64:full:tp2:compiled:1",
+        "llama-tiny:2:128:full:cp2:eager:1",
+        "mixtral-tiny:2:64:full:1:eager:1",
+        "mixtral-tiny:2:64:none:ep2:compiled:1",
+        "mpt-tiny:2:64:full:1:eager:1",
+    ],
+)
+def test_the_language_models_train_however_they_are_split(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    run = launch(deeper.LANGUAGE, 1, args=[case], cluster="4xA100", one_of=4, quiet=True)
+    (record,) = run.ranks[0].records
+    assert record["case"] == case and record["tokens_per_s"] > 0 and record["peak_bytes"] > 0
+
+
 @pytest.mark.slow
 def test_a_plan_for_eight_billion(capsys: pytest.CaptureFixture[str]) -> None:
     """What the page says of it: four real programs, one of which doesn't fit."""

@@ -27,7 +27,7 @@ from . import FOLDER
 
 BROUGHT = (  # what learners open, and what that links to
     "notebooks/*.ipynb", "notebooks/*.md", "notebooks/take_home/*.*", "notebooks/programs/*.py",
-    "exercises/*.ipynb", "solutions/*.ipynb", "data/clusters.toml",
+    "exercises/*.ipynb", "solutions/*.ipynb", "data/clusters.toml", "docs/emulated_gpus.md",
 )  # fmt: skip
 AS_BROUGHT = ".brought.json"  # the hash of each file as it was copied, which tells whether somebody has changed it
 SETTINGS = Path(__file__).resolve().parent / "jupyter"

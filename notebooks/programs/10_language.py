@@ -37,6 +37,9 @@ from course_utils.rank import device, report, timer
 # Words, width, layers, heads, groups of keys, inner width. Dubey et al., The Llama 3 Herd of Models, table 3; Touvron
 # et al., Llama 2; llm-foundry@8c8dd48 scripts/train/yamls/pretrain, whose layers have a GELU and no gate (0 groups).
 SIZES = {
+    "llama-tiny": (512, 64, 2, 4, 4, 128),
+    "mixtral-tiny": (512, 64, 2, 4, 4, 128),
+    "mpt-tiny": (512, 64, 2, 4, 0, 256),
     "llama3-8b": (128256, 4096, 32, 32, 8, 14336),
     "llama3-70b": (128256, 8192, 80, 64, 8, 28672),
     "llama2-7b": (32000, 4096, 32, 32, 32, 11008),
@@ -227,7 +230,7 @@ def clip(parameters: list[nn.Parameter]) -> None:
 def train(case: str) -> None:
     size, batch, length, checkpointing, split, how, accumulate = case.split(":")
     kind, group = split[:2] if split[0].isalpha() else "", int(split.lstrip("tcep"))
-    ranks = dist.get_world_size()
+    ranks, each = dist.get_world_size(), SIZES[size][1] // SIZES[size][3]  # of a head
     mesh = init_device_mesh("cuda", (ranks // group, group), mesh_dim_names=("data", "inner"))
     everybody = mesh._flatten("everybody") if group > 1 else mesh["data"]
     layer = None
@@ -259,7 +262,7 @@ def train(case: str) -> None:
         for _ in range(int(accumulate)):
             tokens = torch.randint(SIZES[size][0], (int(batch), int(length) + 1), device="cuda")
             x, wanted = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-            turns = torch.randn(int(length), 64, dtype=torch.complex64, device="cuda")
+            turns = torch.randn(int(length), each // 2, dtype=torch.complex64, device="cuda")
             buffers = {"buffers": [x, wanted, turns], "buffer_seq_dims": [1, 1, 0]}
             with (
                 loss_parallel() if kind == "tp" else nullcontext(),  # each rank has a part of the words
