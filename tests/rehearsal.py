@@ -30,7 +30,7 @@ INSTEAD = {
         "TorchScript's interpreter passes by what the emulation sees",
         "import stand_ins; stand_ins.no_torchscript()",
         "its functions stay Python's",
-    ),
+    )
 }
 TENSORFLOW = "TensorFlow sees no emulated GPUs: `make test-all` runs it on the CPU, and nothing runs its GPU branch"
 # Arguments where the notebook computes them, and for scripts that only a later cell launches; by lesson and file.
