@@ -311,7 +311,7 @@ def test_lab_opens_on_the_course_with_its_own_defaults(
     page.locator("#machine", has_text=re.compile("eady")).wait_for(timeout=READY_S * 1000)
     assert all(url.startswith((lab.info["url"], "data:", "blob:")) for url in asked), asked
     shown = [item["name"] for item in page.request.get(lab.address("api/contents")).json()["content"]]
-    assert sorted(shown) == ["data", "exercises", "notebooks", "runs"]
+    assert sorted(shown) == ["data", "docs", "exercises", "notebooks", "runs"]
     assert page.request.get(lab.address(f"api/contents/solutions/{LESSONS[4].stem}_solutions.ipynb")).ok, "by its link"
     page.locator("li a", has_text="exercise").nth(4).click()
     page.locator(".lm-TabBar-tabLabel", has_text="04 exercises · distributed data").wait_for(timeout=READY_S * 1000)
