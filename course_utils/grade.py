@@ -294,10 +294,11 @@ def _members(mark: str) -> Iterator[str]:
 
 
 def _memory(pid: int) -> float:
-    """Bytes that a process has for itself; what it shares with others, such as torch, isn't its own."""
+    """Bytes that a process takes; what it shares with others, as forks do with each other, counts in equal parts."""
     with suppress(OSError, ValueError, IndexError):
-        total, resident, shared, *_ = map(int, Path(f"/proc/{pid}/statm").read_text().split())
-        return float((resident - shared) * resource.getpagesize())
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return float(line.split()[1]) * 1024
     return 0.0
 
 
