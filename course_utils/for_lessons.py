@@ -3,6 +3,7 @@ rooms: what pages say, what figures and small explorers are drawn with, numbers 
 
 from __future__ import annotations
 
+from .check import digest
 from .emulation.clusters import cluster
 from .explore.controls import Control
 from .explore.drawing import Drawing, View
@@ -27,9 +28,13 @@ from .figures.canvas import (
     sentence,
     spread,
 )
+from .folders import CELL, add_json_line, json_lines, notebook_folder, save_script
+from .launching.program import checked_script
+from .launching.supervisor.patience import Patience
 from .machine.optional_packages import EXTRAS, missing
 from .predict.experiments import predict_case
 from .results.spans import Span, covered, intersection, intervals, union
+from .show.card import Card
 from .show.pages import (
     Diff,
     Program,
@@ -44,7 +49,7 @@ from .show.pages import (
     say,
     say_disturbed,
 )
-from .show.table import Cell, ShowsTable, Table
-from .show.units import number, readable, readable_unit, unit_of_name
+from .show.table import Cell, ShowsTable, Table, show
+from .show.units import counted, number, readable, readable_unit, unit_of_name
 from .slurm import local_cluster
 from .slurm.local_cluster import guard

@@ -1,0 +1,1 @@
+"""Cages whose programs die."""
