@@ -21,7 +21,7 @@ from course_utils.for_lessons import (
     show,
 )
 
-from . import dies, hangs, slow, wrong  # noqa: F401  (each puts its cages among the others)
+from . import dies, hangs, slow, wrong_data, wrong_gradients  # noqa: F401  (each puts its cages among the others)
 from .keeper import CAGES, KINDS, Cage, Mended, StillIll
 
 RECORDS = "zoo.jsonl"  # in the notebook's folder of runs: which bets were made, and which programs are mended

@@ -1,6 +1,6 @@
 """A cage: a program with a fault that people really meet, a bet on what's wrong, and a judge of the mended program.
 
-Each kind has a file of its own, `hangs.py`, `dies.py`, `slow.py` and `wrong.py`. The programs themselves stand in the
+Each kind has a file of its own, `hangs.py`, `dies.py`, `slow.py`, `wrong_gradients.py` and `wrong_data.py`. The programs themselves stand in the
 notebook, and tests/zoo.toml has right and wrong ways to mend them.
 """
 

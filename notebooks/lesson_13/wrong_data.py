@@ -1,4 +1,4 @@
-"""Cages whose programs end well, with a wrong result that nobody notices."""
+"""Cages whose programs end well, with wrong data, numbers or weights that nobody notices."""
 
 from __future__ import annotations
 
