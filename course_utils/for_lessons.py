@@ -24,6 +24,7 @@ from .figures.canvas import (
     listing,
     made_guesses,
     middle,
+    new_axes,
     provenance_words,
     sentence,
     spread,

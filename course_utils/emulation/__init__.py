@@ -93,6 +93,8 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
             "peak_s": used.peak_at[0],
             "peak_line": used.peak_at[1],
             "limit_bytes": used.limit,
+            "flops": gpus.flops,
+            "collective_bytes": gpus.collective_bytes,
             "marks": marked,
             "spans": gpus.clock.spans[:SPANS],
         }

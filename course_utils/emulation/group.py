@@ -324,6 +324,7 @@ class EmulatedGroup(dist.ProcessGroup):
             if start > ready:
                 clock.spans.append(("waiting", kind, ready, start, device))
             clock.spans.append(("communication", kind, start, end, device))
+            _gpus.collective_bytes[kind] += int(nbytes)
             self.free = end
         return end, bool(any_large)
 

@@ -263,6 +263,7 @@ class Operators(TorchDispatchMode):
             return self._tagged(func(*args, **kwargs), device, known)
         plan = self.plans.plan(func, args, kwargs, leaves, tensors)
         gpus.make_sure(device, plan.nbytes)
+        gpus.flops += plan.flops
         if self.fusion.used:
             return self._fused(plan, compiled, func, args, kwargs, tensors, blocks, changed, device, known)
         gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name)

@@ -51,6 +51,7 @@ class Plan(NamedTuple):
     whole: bool  # of integers and bools: computed if what it's made from was
     name: str
     nbytes: int  # of new outputs
+    flops: float = 0.0  # of a product, attention or convolution
 
 
 class Plans:
@@ -102,10 +103,10 @@ class Plans:
         flops = costs.flops_of(func, *known, out)
         nbytes = costs.traffic(func, tensors, [*new, *changed])
         dtype = next((t.dtype for t in tensors + results if t.dtype.is_floating_point), torch.float32)
-        flops *= costs.unaligned(self.device, func, margs, out, dtype)
+        slowed = flops * costs.unaligned(self.device, func, margs, out, dtype)
         launches = costs.launches(func, args)
         seconds = max(
-            costs.seconds(self.device, func, flops, nbytes, dtype) if launches else 0.0, self.device.launch_s * launches
+            costs.seconds(self.device, func, slowed, nbytes, dtype) if launches else 0.0, self.device.launch_s * launches
         )
         moved = costs.reordered(self.device, func, margs, outs, dtype)
         seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
@@ -116,7 +117,8 @@ class Plans:
         nested = len(flat) != len(outs)
         container = type(out) if isinstance(out, (tuple, list)) else None
         return Plan(
-            seconds, specs, aliases, container, small or nested or not results and not changed, whole, name, fresh
+            seconds, specs, aliases, container, small or nested or not results and not changed, whole, name, fresh,
+            flops,
         )
 
 

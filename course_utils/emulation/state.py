@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -103,6 +104,8 @@ class Gpus:
         self._seen: list[int] | None = None
         self.clock = Clock()
         self.memory = [Memory(self.device.memory_bytes, self._where) for _ in range(self.in_node)]
+        self.flops = 0.0  # of products, attention and convolutions so far, on all its GPUs
+        self.collective_bytes: Counter[str] = Counter()  # so far, of whole buffers, by operation
         self.kind = "activations"  # of what is allocated next
         self.defaults: dict[int, Queue] = {}
         self.forked = False

@@ -63,6 +63,15 @@ class Emulated:
         """What one of the GPUs can hold."""
         return int(self.found[0]["limit_bytes"])
 
+    def flops(self, rank: int = 0) -> float:
+        """The arithmetic of all products, attention and convolutions that a rank's GPUs did, recomputation included, by
+        torch's own counter."""
+        return float(self.found[rank]["flops"])
+
+    def collective_bytes(self, rank: int = 0) -> dict[str, int]:
+        """The bytes of a rank's collectives, by operation: each counts the whole buffer, as nccl-tests does."""
+        return dict(self.found[rank]["collective_bytes"])
+
     def memory(self) -> dict[str, dict[str, int]]:
         """What lay in the memory of each rank's GPU at its fullest moment, by kind, in bytes: for `figures.memory`.
         Ranks that are alike share an entry."""
