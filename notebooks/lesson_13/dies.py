@@ -115,3 +115,142 @@ def _boxes_learned() -> list[float]:
             loss.backward()
             optimizer.step()
     return torch.cat([p.detach().flatten() for p in layers.parameters()]).tolist()
+
+
+# In front of a mended program: reports how often this rank has computed a GELU.
+COUNT_GELU = """
+import itertools
+from torch import nn
+from course_utils.rank import report as _report
+_times, _gelu = itertools.count(1), nn.GELU.forward
+def _counted(self, x):
+    _report(computed=next(_times))
+    return _gelu(self, x)
+nn.GELU.forward = _counted
+"""
+
+
+@cage(
+    "marked_twice",
+    "dies",
+    "It runs without DDP, and without checkpointing, but not with both",
+    right="a",
+    told={
+        "a": "That's it. A reentrant checkpoint runs a backward of its own, so `block` has three of them in one step, "
+        "and each tells DDP that its gradients are ready. Take `use_reentrant=False`, or promise with "
+        "`static_graph=True` that all steps are alike.",
+        "b": "Then the error would be about gradients that never came. This one is about gradients that came too often.",
+        "c": "Both ranks fail with the same error at the same place, and in the very first step. Numbers that differ "
+        "would give different losses, not this.",
+        "d": "`zero_grad` sees to that between two steps. But this happens within step 0, before the first loss is "
+        "printed.",
+    },
+    found="5775022c45eb",
+)
+def marked_twice(program: Mended) -> list[str]:
+    wanted = _block_learned()
+    for ranks in (2, 3):
+        counting = Mended.of(COUNT_GELU + program.source, "marked_twice_counted")
+        try:
+            run = counting.on(ranks)
+        finally:
+            program.seconds += counting.seconds
+        weights = alike(run, "weights", "the weights", 1e-6)
+        need(
+            gap(weights, wanted) < 1e-4,
+            f"On {ranks} ranks, the weights differ from those that one process learns with this block three times.",
+        )
+        computed = min(reported(run, "computed"))
+        need(
+            computed >= 30,
+            f"On {ranks} ranks, the block was computed {computed} times in 5 steps. With 3 uses and a checkpoint on "
+            "each it's 30: once in forward, and again in backward. Without that, no memory is saved.",
+        )
+    return [
+        "the replicas are equal on 2 and 3 ranks",
+        "their weights are those of one process without DDP",
+        "all three uses of the block are computed again in backward",
+    ]
+
+
+def _block_learned() -> list[float]:
+    """The weights that one process has after the five steps, without DDP and without checkpointing."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        first = nn.Linear(8, 16)
+        block = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+        last = nn.Linear(16, 1)
+        layers = nn.ModuleList([first, block, last])
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
+        for _ in range(5):
+            inputs = torch.randn(12, 8)
+            hidden = first(inputs)
+            for _ in range(3):
+                hidden = hidden + block(hidden)
+            loss = nn.functional.mse_loss(last(hidden), inputs.sum(1, keepdim=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return torch.cat([p.detach().flatten() for p in layers.parameters()]).tolist()
+
+
+# In front of a mended program: reports with each batch how many files this rank has open, and how many workers load.
+COUNT_FILES = """
+import os
+from torch.utils.data import DataLoader
+from course_utils.rank import report as _report
+_iter = DataLoader.__iter__
+def _counted(self):
+    for batch in _iter(self):
+        _report(files=len(os.listdir("/dev/fd")), workers=self.num_workers)
+        yield batch
+DataLoader.__iter__ = _counted
+"""
+
+
+@cage(
+    "too_many_files",
+    "dies",
+    "Too many open files, and the program opens none",
+    right="d",
+    told={
+        "a": "A `TensorDataset` has everything in memory and opens nothing. Look at what the open files are.",
+        "b": "Those sockets are opened once, at the start. The number of open files grows with every batch.",
+        "c": "One worker makes one process, and a few pipes. That number stays the same from the first batch to the last.",
+        "d": "That's it. A worker hands over a batch in shared memory, and each tensor from there keeps a file open as "
+        "long as it lives. Keep a copy (`targets.clone()`), or keep only what you count.",
+    },
+    found="a521b7cb6abd",
+)
+def too_many_files(program: Mended) -> list[str]:
+    wanted = _accuracy()
+    for ranks in (2, 3):
+        counting = Mended.of(COUNT_FILES + program.source, "too_many_files_counted")
+        try:
+            run = counting.on(ranks)
+        finally:
+            program.seconds += counting.seconds
+        where = f"On {ranks} ranks"
+        need(
+            all(workers > 0 for workers in reported(run, "workers")),
+            f"{where}, the batches are loaded without workers now, so nothing is loaded while the model computes.",
+        )
+        for rank in run.ranks:
+            files = [record["files"] for record in rank.records if "files" in record]
+            need(
+                files[-1] - files[0] <= max(3, len(files) // 4),
+                f"{where}, {files[0]} files are open on rank {rank.rank} after its first batch, and {files[-1]} after "
+                f"{len(files)}. With more data, any limit is reached.",
+            )
+        accuracy = alike(run, "accuracy", "the accuracy", 1e-9)
+        need(abs(accuracy - wanted) < 1e-6, f"{where}, the accuracy is {accuracy:.4f}, and should be {wanted:.4f}.")
+    return ["the number of open files stays the same from batch to batch", "2 and 3 ranks get the right accuracy"]
+
+
+def _accuracy() -> float:
+    """The share of right answers among all samples, without a loader."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        images = torch.randn(2400, 8)
+        right = nn.Linear(8, 3)(images).argmax(1) == images[:, :3].argmax(1)
+    return right.sum().item() / len(images)
