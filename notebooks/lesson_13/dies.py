@@ -254,3 +254,47 @@ def _accuracy() -> float:
         images = torch.randn(2400, 8)
         right = nn.Linear(8, 3)(images).argmax(1) == images[:, :3].argmax(1)
     return right.sum().item() / len(images)
+
+
+@cage(
+    "other_shapes",
+    "dies",
+    "One rank is killed, and the others blame the network",
+    right="c",
+    ranks=3,
+    told={
+        "a": "It's the other way around: the connection closed because a rank had died. What did that rank write last?",
+        "b": "Nothing here needs more than a few kilobytes, and for want of memory a rank gets SIGKILL. Look at the "
+        "signal.",
+        "c": "That's it. Each rank made room by the size of its own part, and the others send more or less. Gather the "
+        "sizes first, pad to the longest and cut again, or use `all_gather_object`, which takes any size.",
+        "d": "All ranks call `all_gather` once, and nothing else before it. The message does speak of a mismatch: look "
+        "at its two numbers, and at how many images each rank scored.",
+    },
+    found="7aafa674ede1",
+)
+def other_shapes(program: Mended) -> list[str]:
+    wanted = _average_precision()
+    for ranks in (2, 3, 4):
+        run = program.on(ranks)
+        precision = alike(run, "precision", "the average precision", 1e-6)
+        together = alike(run, "together", "the number of scores")
+        need(together == 25, f"On {ranks} ranks, {together} of 25 scores count in the average precision.")
+        scored = sum(reported(run, "mine"))
+        need(scored == 25, f"On {ranks} ranks, {scored} images were scored in all. There are 25: share them out.")
+        need(
+            abs(precision - wanted) < 1e-5,
+            f"On {ranks} ranks, the average precision is {precision:.4f}. On one it's {wanted:.4f}.",
+        )
+    return ["2, 3 and 4 ranks get the average precision of all 25 images", "each image is scored once"]
+
+
+def _average_precision() -> float:
+    """That of all images, scored in one process."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        images = torch.randn(25, 8)
+        scores = nn.Linear(8, 1)(images).flatten()
+    right = (images[:, 0] > 0)[scores.argsort(descending=True)].float()
+    precision = right.cumsum(0) / torch.arange(1, len(right) + 1)
+    return ((precision * right).sum() / right.sum()).item()
