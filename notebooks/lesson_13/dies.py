@@ -139,7 +139,7 @@ nn.GELU.forward = _counted
         "a": "That's it. A reentrant checkpoint runs a backward of its own, so `block` has three of them in one step, "
         "and each tells DDP that its gradients are ready. Take `use_reentrant=False`, or promise with "
         "`static_graph=True` that all steps are alike.",
-        "b": "Then the error would be about gradients that never came. This one is about gradients that came too often.",
+        "b": "Then the error would be about gradients that never came. This one is about one that came twice.",
         "c": "Both ranks fail with the same error at the same place, and in the very first step. Numbers that differ "
         "would give different losses, not this.",
         "d": "`zero_grad` sees to that between two steps. But this happens within step 0, before the first loss is "
@@ -216,7 +216,7 @@ DataLoader.__iter__ = _counted
     told={
         "a": "A `TensorDataset` has everything in memory and opens nothing. Look at what the open files are.",
         "b": "Those sockets are opened once, at the start. The number of open files grows with every batch.",
-        "c": "One worker makes one process, and a few pipes. That number stays the same from the first batch to the last.",
+        "c": "One worker is one process with a few pipes. That number is the same from the first batch to the last.",
         "d": "That's it. A worker hands over a batch in shared memory, and each tensor from there keeps a file open as "
         "long as it lives. Keep a copy (`targets.clone()`), or keep only what you count.",
     },
