@@ -298,3 +298,69 @@ def _average_precision() -> float:
     right = (images[:, 0] > 0)[scores.argsort(descending=True)].float()
     precision = right.cumsum(0) / torch.arange(1, len(right) + 1)
     return ((precision * right).sum() / right.sum()).item()
+
+
+@cage(
+    "two_forwards",
+    "dies",
+    "An inplace operation, and no layer has one",
+    right="b",
+    told={
+        "a": "LeakyReLU writes in place only if it's asked to with `inplace=True`. And it gets a table of samples, "
+        "while the error names a tensor of 8 numbers.",
+        "b": "That's it. Backward through the first BatchNorm wants its running mean and variance as they were. The "
+        "second forward has written other numbers there by then. Average once in a step, after backward, or run "
+        "both forwards before anything is written.",
+        "c": "The optimizer does write in place, but after backward. The error comes in the first backward of all.",
+        "d": "That gives another message, about a second backward through the graph. Here it's the first one.",
+    },
+    found="666265fe0d83",
+)
+def two_forwards(program: Mended) -> list[str]:
+    for ranks in (2, 3):
+        run = program.on(ranks)
+        where = f"On {ranks} ranks"
+        weights = alike(run, "weights", "the weights", 1e-6)
+        wanted, averages = _discriminator(ranks)
+        need(
+            gap(weights, _discriminator(ranks, together=True)[0]) > 1e-4,
+            f"{where}, real and fake samples are normalised together. That's another training: keep the two batches "
+            "apart.",
+        )
+        need(
+            gap(weights, wanted) < 1e-4,
+            f"{where}, the weights differ from those that learn from real and fake samples in each step.",
+        )
+        statistics = alike(run, "statistics", "BatchNorm's running mean and variance", 1e-5)
+        need(
+            gap(statistics, averages) < 1e-4,
+            f"{where}, BatchNorm's running mean and variance aren't the average of what the ranks saw.",
+        )
+    return [
+        "the replicas are equal on 2 and 3 ranks, and so are BatchNorm's running mean and variance",
+        "each step learns from real and fake samples, kept apart",
+    ]
+
+
+def _discriminator(ranks: int, together: bool = False) -> tuple[list[float], list[float]]:
+    """Its weights after five steps on so many ranks, and the running mean and variance, averaged over the ranks.
+    `together`: with real and fake samples in one batch."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+        norms = [nn.BatchNorm1d(8) for _ in range(ranks)]
+        for norm in norms:
+            norm.weight, norm.bias = layers[1].weight, layers[1].bias
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+        for _ in range(5):
+            batches = torch.randn(24, 2) + 2, torch.randn(24, 2)
+            optimizer.zero_grad()
+            for rank in range(ranks):
+                layers[1] = norms[rank]
+                real, fake = (batch[rank::ranks] for batch in batches)
+                on = layers(torch.cat([real, fake])).chunk(2) if together else (layers(real), layers(fake))
+                loss = nn.functional.softplus(-on[0]).mean() + nn.functional.softplus(on[1]).mean()
+                (loss / ranks).backward()
+            optimizer.step()
+    statistics = torch.stack([torch.cat([norm.running_mean, norm.running_var]) for norm in norms]).mean(0)
+    return torch.cat([p.detach().flatten() for p in layers.parameters()]).tolist(), statistics.tolist()
