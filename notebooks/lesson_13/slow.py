@@ -1,1 +1,130 @@
-"""Cages whose programs are slow."""
+"""Cages whose programs are slow. Their times are an emulated GPU's, so that they're the same on every machine."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any, NamedTuple
+
+from course_utils import Run, figures, traces
+
+from .keeper import Mended, alike, cage, gap, need
+
+A100 = {"cluster": "8xA100", "one_of": 8}  # one rank really runs; the other seven do the same
+
+
+class Work(NamedTuple):
+    """What one rank's GPU did, in milliseconds: its typical step, its computing in all, and how many steps."""
+
+    step_ms: float
+    compute_ms: float
+    steps: int
+
+
+def _work(run: Run, rank: int = 0) -> Work:
+    """A rank's work on the virtual clock, by the steps of its optimizer. Raises StillIll if there are none."""
+    steps = run.emulated.steps(rank)
+    need(len(steps) > 2, "The program should still train, with the same optimizer and the same number of steps.")
+    compute = sum(end - start for _, start, end, what, _ in run.emulated.spans(rank) if what == "compute")
+    between = [after[1] - before[1] for before, after in zip(steps, steps[1:], strict=False)]
+    return Work(1000 * median(between[1:]), 1000 * compute, len(steps))
+
+
+def _timeline(run: Run) -> Any:
+    return figures.rank_timeline(traces.load(run), kind="emulated")
+
+
+def _same_training(program: Mended, wanted: dict[int, dict[str, float]]) -> None:
+    """Raise StillIll unless it still ends with these numbers on CPU ranks: number of ranks -> what's reported."""
+    for ranks, values in wanted.items():
+        run = program.on(ranks)
+        for key, value in values.items():
+            found = alike(run, key, f"the {key}", 1e-5) if key == "weight_norm" else run.ranks[0].records[-1].get(key)
+            need(
+                gap(found, value) < 2e-4,
+                f"On {ranks} CPU ranks, it ends with {key} {found}, and as caught with {value}. It should learn the "
+                "same, only faster.",
+            )
+
+
+@cage(
+    "one_by_one",
+    "slow",
+    "Two times slower on eight GPUs than on one",
+    right="c",
+    told={
+        "a": "The 240 MB of gradients would take less than 2 ms in one piece, at what these links can do. Look at how "
+        "long the smallest pieces take.",
+        "b": "Nobody waits here: all eight do the same work, and the timeline has no waiting. Look at what lies between "
+        "backward and the optimizer's step.",
+        "c": "That's it. Each call has a fixed cost, which a small tensor pays too, and the GPU computes nothing "
+        "meanwhile. DDP fills buckets of many gradients, and sends each while backward goes on.",
+        "d": "The clock is read after `synchronize()`, when all is done. The timeline shows the same time for a step.",
+    },
+    found="1db2af7def91",
+    ranks=1,
+    options=A100,
+    shows=_timeline,
+)
+def one_by_one(program: Mended) -> list[str]:
+    alone_ms = 13.04  # what a step computes where nothing is sent
+    work = _work(program.on(1, **A100))
+    need(
+        work.steps == 10 and work.compute_ms > 9.5 * alone_ms,
+        f"On the A100, {work.steps} steps compute for {work.compute_ms:.0f} ms. Ten steps with the same batch and "
+        f"precision need {10 * alone_ms:.0f} ms: part of the work is missing.",
+    )
+    need(
+        work.step_ms < 17.5,
+        f"A step takes {work.step_ms:.1f} ms on eight A100. It computes for {alone_ms:.0f} ms, and what it sends "
+        "needs at most 4 ms more, or less, if it's sent in other pieces.",
+    )
+    _same_training(
+        program,
+        {2: {"weight_norm": 5.689836, "loss": 0.024957}, 3: {"weight_norm": 5.689001, "loss": 0.028633}},
+    )
+    return [
+        f"a step takes {work.step_ms:.1f} ms on eight A100 (28.1 as caught)",
+        "2 and 3 CPU ranks end with the same weights as before",
+    ]
+
+
+@cage(
+    "sends_each_time",
+    "slow",
+    "It steps once for eight micro-batches, and saves no time",
+    right="b",
+    told={
+        "a": "Everything can be sent in 5 ms, and hidden behind a backward pass. Count in the timeline how often it's "
+        "sent between two steps of the optimizer.",
+        "b": "That's it. DDP sums gradients in each backward pass, unless `no_sync()` holds around the forward and the "
+        "backward pass, or `require_backward_grad_sync` is false. Only the last one of a step has to send.",
+        "c": "Then the timeline would have gaps. The GPU has work nearly all the time, and some of it only prepares what is "
+        "sent.",
+        "d": "The optimizer steps once for eight micro-batches. In the timeline that's a sliver at the end.",
+    },
+    found="5a9f66eb1c00",
+    ranks=1,
+    options=A100,
+    shows=_timeline,
+)
+def sends_each_time(program: Mended) -> list[str]:
+    compute_ms = 176.0  # of five steps in which nothing is sent
+    work = _work(program.on(1, **A100))
+    need(
+        work.steps == 5 and work.compute_ms > 0.95 * compute_ms,
+        f"On the A100, {work.steps} steps compute for {work.compute_ms:.0f} ms. Five steps of eight micro-batches of "
+        f"64 need {compute_ms:.0f} ms: part of the work is missing.",
+    )
+    need(
+        work.step_ms < 44,
+        f"A step takes {work.step_ms:.1f} ms on eight A100. It can take less than 44 ms, if each gradient is sent "
+        "once for each step.",
+    )
+    _same_training(
+        program,
+        {2: {"weight_norm": 2.477396, "loss": 0.098634}, 3: {"weight_norm": 2.491243, "loss": 0.099406}},
+    )
+    return [
+        f"a step takes {work.step_ms:.1f} ms on eight A100 (58.9 as caught)",
+        "2 and 3 CPU ranks end with the same weights as before",
+    ]
