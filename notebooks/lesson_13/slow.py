@@ -33,6 +33,10 @@ def _timeline(run: Run) -> Any:
     return figures.rank_timeline(traces.load(run), kind="emulated")
 
 
+def _whole_timeline(run: Run) -> Any:
+    return figures.rank_timeline(traces.load(run, steps=None), kind="emulated")
+
+
 def _same_training(program: Mended, wanted: dict[int, dict[str, float]]) -> None:
     """Raise StillIll unless it still ends with these numbers on CPU ranks: number of ranks -> what's reported."""
     for ranks, values in wanted.items():
@@ -127,4 +131,54 @@ def sends_each_time(program: Mended) -> list[str]:
     return [
         f"a step takes {work.step_ms:.1f} ms on eight A100 (58.9 as caught)",
         "2 and 3 CPU ranks end with the same weights as before",
+    ]
+
+
+@cage(
+    "at_100_percent",
+    "slow",
+    "All GPUs are at 100%, and half of the time nothing is trained",
+    right="d",
+    told={
+        "a": "The sums of gradients take 6 ms of 134 in all. Look at what ranks 1 to 3 do when rank 0 reports.",
+        "b": "`.item()` is called three times in twelve steps, on rank 0, and its GPU has no gap there. Look at the "
+        "other three.",
+        "c": "All four batches are equally large, and so are all steps. Look at what rank 0 computes between them.",
+        "d": "That's it. Ranks 1 to 3 have called the next all-reduce, and NCCL waits there in a kernel that runs all "
+        "the while, so `nvidia-smi` says 100%. Share the evaluation, and sum up the counts.",
+    },
+    found="ee1e88578911",
+    ranks=4,
+    options={"cluster": "8xA100"},
+    shows=_whole_timeline,
+)
+def at_100_percent(program: Mended) -> list[str]:
+    all_ms, caught_ms = 218.0, 134.0  # that four GPUs compute together, and until the last has ended
+    run = program.on(4, cluster="8xA100")
+    compute_ms = sum(_work(run, rank).compute_ms for rank in range(4))
+    need(
+        compute_ms > 0.95 * all_ms,
+        f"The four A100 compute for {compute_ms:.0f} ms together. Twelve steps and three evaluations of all 16,384 "
+        f"need {all_ms:.0f} ms: part of the work is missing.",
+    )
+    seconds = run.emulated.seconds
+    need(
+        seconds < 0.075,
+        f"It takes {1000 * seconds:.0f} ms on four A100 ({caught_ms:.0f} as caught). The same work, shared well, takes "
+        "less than 75 ms.",
+    )
+    for ranks, wanted in {2: [0.12, 0.24, 0.22], 3: [0.1, 0.2, 0.3]}.items():
+        records = [record for record in program.on(ranks).ranks[0].records if "accuracy" in record]
+        steps = [record.get("step") for record in records]
+        need(steps == [4, 8, 12], f"On {ranks} CPU ranks, rank 0 evaluates after the steps {steps}, not [4, 8, 12].")
+        found = [record["accuracy"] for record in records]
+        need(
+            gap(found, wanted) < 1e-5,
+            f"On {ranks} CPU ranks, the accuracy is {', '.join(f'{value:.4f}' for value in found)}. Counted over all "
+            f"50 held-out samples, each once, it's {', '.join(f'{value:.4f}' for value in wanted)}.",
+        )
+    _same_training(program, {2: {"weight_norm": 6.068312}, 3: {"weight_norm": 6.100770}})
+    return [
+        f"it takes {1000 * seconds:.0f} ms on four A100 ({caught_ms:.0f} as caught)",
+        "2 and 3 CPU ranks find the same accuracy as before, and the same weights",
     ]
