@@ -182,3 +182,57 @@ def at_100_percent(program: Mended) -> list[str]:
         f"it takes {1000 * seconds:.0f} ms on four A100 ({caught_ms:.0f} as caught)",
         "2 and 3 CPU ranks find the same accuracy as before, and the same weights",
     ]
+
+
+@cage(
+    "everybody_decodes",
+    "slow",
+    "An epoch takes as long on two ranks as on one",
+    right="a",
+    told={
+        "a": "That's it. The loader fetches all of each batch, and only then a rank takes its part. Whoever splits "
+        "the data has to split the indices, before anything is read: that's what `DistributedSampler` does.",
+        "b": "Each rank computes on half of the photos, as it should. Leave the forward and backward pass out, and "
+        "time it again.",
+        "c": "The gradients are 37 kB, four times in an epoch. That's a few milliseconds.",
+        "d": "More workers would help both, one rank and two, and it would still be equally long on both. Count how "
+        "often a photo is read.",
+    },
+    found="6b000b85a579",
+)
+def everybody_decodes(program: Mended) -> list[str]:
+    for ranks in (2, 3, 4):
+        run = program.on(ranks)
+        where = f"On {ranks} ranks"
+        reads = [[record["read"] for record in rank.records if "read" in record] for rank in run.ranks]
+        total = sum(map(len, reads))
+        need(total, f"{where}, no photo is reported as read. Leave that line in the dataset: it's what we look at.")
+        need(
+            total <= 96,
+            f"{where}, photos are read {total} times in two epochs of 48. Nobody should read what another trains on.",
+        )
+        most = max(range(ranks), key=lambda rank: len(reads[rank]))
+        need(
+            len(reads[most]) <= 96 / ranks * 1.25,
+            f"{where}, rank {most} reads {len(reads[most])} of the {total} photos, so it takes as long as before.",
+        )
+        epochs = [[record for record in rank.records if "seen" in record] for rank in run.ranks]
+        need(all(len(mine) == 2 for mine in epochs), f"{where}, not every rank reports two epochs any more.")
+        for epoch in range(2):
+            seen = sorted(photo for mine in epochs for photo in mine[epoch]["seen"])
+            missed = sorted(set(range(48)) - set(seen))
+            nobody = ", ".join(map(str, missed[:5])) + (", ..." if len(missed) > 5 else "")
+            need(not missed, f"{where}, {len(missed)} of 48 photos were seen by nobody in an epoch: {nobody}.")
+            need(seen == list(range(48)), f"{where}, {len(seen)} photos were trained on in an epoch of 48.")
+            steps = {len(mine[epoch]["losses"]) for mine in epochs}
+            need(
+                steps == {4},
+                f"{where}, an epoch has {' or '.join(map(str, sorted(steps)))} steps where it had 4: a step should be "
+                "over 12 photos of all ranks together, as before.",
+            )
+        orders = [[mine[epoch]["seen"] for mine in epochs] for epoch in range(2)]
+        need(orders[0] != orders[1], f"{where}, both epochs come in the same order. Before, each was shuffled anew.")
+    return [
+        "2, 3 and 4 ranks read each photo once in an epoch, each rank its share",
+        "each photo is trained on once, in four steps of 12, and each epoch in another order",
+    ]
