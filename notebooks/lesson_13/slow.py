@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from course_utils import Run, figures, traces
 
-from .keeper import Mended, alike, cage, gap, need
+from .keeper import Mended, alike, cage, gap, need, reported
 
-A100 = {"cluster": "8xA100", "one_of": 8}  # one rank really runs; the other seven do the same
+A100: dict[str, Any] = {"cluster": "8xA100", "one_of": 8}  # one rank really runs; the other seven do the same
 
 
 class Work(NamedTuple):
@@ -58,8 +58,8 @@ def _same_training(program: Mended, wanted: dict[int, dict[str, float]]) -> None
     told={
         "a": "The 240 MB of gradients would take less than 2 ms in one piece, at what these links can do. Look at how "
         "long the smallest pieces take.",
-        "b": "Nobody waits here: all eight do the same work, and the timeline has no waiting. Look at what lies between "
-        "backward and the optimizer's step.",
+        "b": "All eight have the same model, and a batch of the same size. Look at what lies between backward and the "
+        "optimizer's step.",
         "c": "That's it. Each call has a fixed cost, which a small tensor pays too, and the GPU computes nothing "
         "meanwhile. DDP fills buckets of many gradients, and sends each while backward goes on.",
         "d": "The clock is read after `synchronize()`, when all is done. The timeline shows the same time for a step.",
@@ -83,8 +83,7 @@ def one_by_one(program: Mended) -> list[str]:
         "needs at most 4 ms more, or less, if it's sent in other pieces.",
     )
     _same_training(
-        program,
-        {2: {"weight_norm": 5.689836, "loss": 0.024957}, 3: {"weight_norm": 5.689001, "loss": 0.028633}},
+        program, {2: {"weight_norm": 5.689836, "loss": 0.024957}, 3: {"weight_norm": 5.689001, "loss": 0.028633}}
     )
     return [
         f"a step takes {work.step_ms:.1f} ms on eight A100 (28.1 as caught)",
@@ -102,8 +101,8 @@ def one_by_one(program: Mended) -> list[str]:
         "sent between two steps of the optimizer.",
         "b": "That's it. DDP sums gradients in each backward pass, unless `no_sync()` holds around the forward and the "
         "backward pass, or `require_backward_grad_sync` is false. Only the last one of a step has to send.",
-        "c": "Then the timeline would have gaps. The GPU has work nearly all the time, and some of it only prepares what is "
-        "sent.",
+        "c": "Then the timeline would have gaps. The GPU has work nearly all the time, and some of it only prepares "
+        "what is sent.",
         "d": "The optimizer steps once for eight micro-batches. In the timeline that's a sliver at the end.",
     },
     found="5a9f66eb1c00",
@@ -125,8 +124,7 @@ def sends_each_time(program: Mended) -> list[str]:
         "once for each step.",
     )
     _same_training(
-        program,
-        {2: {"weight_norm": 2.477396, "loss": 0.098634}, 3: {"weight_norm": 2.491243, "loss": 0.099406}},
+        program, {2: {"weight_norm": 2.477396, "loss": 0.098634}, 3: {"weight_norm": 2.491243, "loss": 0.099406}}
     )
     return [
         f"a step takes {work.step_ms:.1f} ms on eight A100 (58.9 as caught)",
@@ -235,4 +233,62 @@ def everybody_decodes(program: Mended) -> list[str]:
     return [
         "2, 3 and 4 ranks read each photo once in an epoch, each rank its share",
         "each photo is trained on once, in four steps of 12, and each epoch in another order",
+    ]
+
+
+@cage(
+    "looks_each_step",
+    "slow",
+    "Since it logs gradient norms, a step takes half as long again",
+    right="c",
+    told={
+        "a": "The norms take 1.6 ms of a step, and it takes 4.8 ms longer. Look at the gaps of the GPU.",
+        "b": "The virtual clock counts no Python between operators, so it's not that. Look at the gaps of the GPU.",
+        "c": "That's it. `.item()` returns when the GPU has done all before it, and only then the host can call the "
+        "next operator. 401 times in a step the GPU waits for the host. Keep the numbers on the GPU, and fetch them "
+        "together.",
+        "d": "Gradients are sent as before: the all-reduces take 1.2 ms of a step, with the log and without it.",
+    },
+    found="9ae94b827c28",
+    ranks=1,
+    options=A100,
+    shows=_timeline,
+)
+def looks_each_step(program: Mended) -> list[str]:
+    compute_ms = 82.9  # of ten steps without a log
+    work = _work(program.on(1, **A100))
+    need(
+        work.steps == 10 and work.compute_ms > 0.97 * compute_ms,
+        f"On the A100, {work.steps} steps compute for {work.compute_ms:.0f} ms. Ten steps need {compute_ms:.0f} ms: "
+        "part of the work is missing.",
+    )
+    logs = {
+        2: {
+            "losses": [0.26348, 0.12075, 0.07681, 0.05486, 0.04352, 0.03690, 0.03248, 0.02929, 0.02686, 0.02496],
+            "largest": [1.20231, 0.38702, 0.27246, 0.20165, 0.15975, 0.13322, 0.11442, 0.10005, 0.08861, 0.07926],
+        },
+        3: {
+            "losses": [0.26348, 0.13062, 0.08427, 0.06060, 0.04825, 0.04109, 0.03642, 0.03309, 0.03059, 0.02863],
+            "largest": [0.88558, 0.41621, 0.29868, 0.22325, 0.17599, 0.14490, 0.12279, 0.10612, 0.09306, 0.08257],
+        },
+    }
+    for ranks, wanted in logs.items():
+        run = program.on(ranks)
+        for key, values in wanted.items():
+            found = reported(run, key)[0]
+            right = [value for value in values if any(gap(value, other) < 1e-4 for other in found)]
+            need(
+                2 <= len(found) == len(right),
+                f"On {ranks} CPU ranks, `{key}` has {len(found)} numbers, of which {len(right)} are those of a step. "
+                "Log at least two steps of the ten, with the same meaning as before.",
+            )
+    need(
+        work.step_ms < 13.2,
+        f"A step takes {work.step_ms:.1f} ms on eight A100. Without any log it's 9.8 ms, and the same numbers can be "
+        "had in less than 13.2 ms.",
+    )
+    _same_training(program, {2: {"weight_norm": 5.689836}, 3: {"weight_norm": 5.689001}})
+    return [
+        f"a step takes {work.step_ms:.1f} ms on eight A100 (14.6 as caught)",
+        "2 and 3 CPU ranks log the same numbers, and end with the same weights as before",
     ]
