@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from course_utils.for_lessons import counted
+
 from .keeper import Mended, alike, cage, gap, need, reported, split
 
 # Each rank starts as a Python of its own, as torchrun starts it. Ranks that are forked from one share its hash seed.
@@ -82,10 +84,11 @@ def same_noise(program: Mended) -> list[str]:
 @cage(
     "own_split",
     "wrong",
-    "It guesses coin flips, on three ranks only",
+    "It guesses coin flips, with three ranks only",
     right="d",
     told={
-        "a": "The last number would be too good on one rank as well. There it's what chance gives.",
+        "a": "It does: the loss comes to 0. But by heart helps only with samples it was trained on, and on one rank the "
+        "accuracy is what chance gives.",
         "b": "`DistributedSampler` pads a list that doesn't divide, with samples of that same list. Here 72 and 24 divide "
         "by 2, 3 and 4.",
         "c": "The logit is compared with 0, on every number of ranks. And the sum of the hits is divided by the length "
@@ -94,7 +97,7 @@ def same_noise(program: Mended) -> list[str]:
         "one rank trains on what another validates with, and DDP shares what it learns. Give the split a generator with "
         "a seed that all ranks share.",
     },
-    found="",
+    found="8b69517c997d",
     ranks=3,
 )
 def own_split(program: Mended) -> list[str]:
@@ -118,4 +121,46 @@ def own_split(program: Mended) -> list[str]:
         "on 2, 3 and 4 ranks, no rank trains with a validation sample",
         "72 samples are trained with, once in an epoch, and 24 validated",
         "every rank still augments in its own way",
+    ]
+
+
+@cage(
+    "other_world",
+    "wrong",
+    "The learning rate never comes down",
+    right="b",
+    told={
+        "a": "Count the steps of the first epoch: 25 on one rank, 7 on four. `step` is called after each of them, and the "
+        "rate moves each time.",
+        "b": "That's it. The schedule is made for the steps of one rank with all the data. Each rank has its share, so "
+        "training ends long before the schedule does. `len(loader)` knows the share: count with that.",
+        "c": "The number of epochs is the same in both runs, and the schedule ends well on one rank.",
+        "d": "DDP averages gradients, and knows nothing of the learning rate. All ranks have the same rate in each step.",
+    },
+    found="",
+    ranks=4,
+)
+def other_world(program: Mended) -> list[str]:
+    for ranks in (1, 2, 3, 4):
+        where, run = f"On {counted(ranks, 'rank')}", program.on(ranks)
+        rates = alike(run, "rates", "the learning rates")
+        seen = [i for own in reported(run, "seen") for i in own]
+        need({*seen} == {*range(100)}, f"{where}, {len({*seen})} of 100 samples were trained with.")
+        # a sampler pads each epoch with less than a sample for each rank
+        need(
+            300 - 3 * ranks < len(seen) < 300 + 3 * ranks,
+            f"{where}, training took {len(seen)} samples in 3 epochs, all ranks together; it should be about 300.",
+        )
+        need(len(rates) > 9, f"{where}, there are only {counted(len(rates), 'step')}.")
+        need(gap(max(rates), 0.1) < 0.005, f"{where}, the rate comes up to {max(rates):.4f}; its peak was to be 0.1.")
+        need(rates[-1] < 0.002, f"{where}, the rate ends at {rates[-1]:.4f}. It should come down to zero.")
+        climb = rates.index(max(rates)) / len(rates)
+        need(0.1 < climb < 0.3, f"{where}, the rate climbs for {climb:.0%} of all steps; it was to be 20%.")
+        need(
+            sum(rate < 0.002 for rate in rates) < 0.25 * len(rates),
+            f"{where}, the rate is down long before the last step.",
+        )
+    return [
+        "on 1 to 4 ranks, the rate climbs for a fifth of the steps, and ends at zero",
+        "each rank still trains with its share, for 3 epochs",
     ]
