@@ -130,14 +130,13 @@ def own_split(program: Mended) -> list[str]:
     "The learning rate never comes down",
     right="b",
     told={
-        "a": "Count the steps of the first epoch: 25 on one rank, 7 on four. `step` is called after each of them, and the "
-        "rate moves each time.",
+        "a": "It's called after each step of the optimizer, on one rank and on four. On one rank the rate comes to 0.",
         "b": "That's it. The schedule is made for the steps of one rank with all the data. Each rank has its share, so "
         "training ends long before the schedule does. `len(loader)` knows the share: count with that.",
-        "c": "The number of epochs is the same in both runs, and the schedule ends well on one rank.",
-        "d": "DDP averages gradients, and knows nothing of the learning rate. All ranks have the same rate in each step.",
+        "c": "It's 3 epochs in both runs, and on one rank they're enough. What else differs in the two logs?",
+        "d": "Look at the table below the log: all four ranks end with the same rate.",
     },
-    found="",
+    found="1aedaad75d2d",
     ranks=4,
 )
 def other_world(program: Mended) -> list[str]:
@@ -164,3 +163,36 @@ def other_world(program: Mended) -> list[str]:
         "on 1 to 4 ranks, the rate climbs for a fifth of the steps, and ends at zero",
         "each rank still trains with its share, for 3 epochs",
     ]
+
+
+@cage(
+    "late_load",
+    "wrong",
+    "It resumes, and only rank 0 remembers",
+    right="c",
+    told={
+        "a": "Rank 0's first loss is the one that was saved, so the file is whole, and read well. And the others?",
+        "b": "A rate that's too high would show on one rank too. There the loss only falls.",
+        "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it only averages gradients, so "
+        "what rank 0 loads later stays there. Load before, or on every rank. An optimizer's state DDP never copies.",
+        "d": "The parts are nearly alike: on 1 rank the loss of all of them is 6.0. Parts can't explain 31 and 6.",
+    },
+    found="",
+)
+def late_load(program: Mended) -> list[str]:
+    alone = program.on(1)
+    wanted, first = reported(alone, "weights")[0], reported(alone, "first")[0]
+    need(gap(first, 5.9979) < 0.01, f"On 1 rank, the first loss is {first:.3f}. Last week's training ended at 5.998.")
+    for ranks in (2, 3):
+        where, run = f"On {ranks} ranks", program.on(ranks)
+        losses = reported(run, "first")
+        for rank, loss in enumerate(losses):
+            need(loss < 8, f"{where}, rank {rank} begins with a loss of {loss:.1f}: it doesn't start from the checkpoint.")
+        mean = sum(losses) / ranks
+        need(gap(mean, first) < 0.01, f"{where}, the ranks begin with a loss of {mean:.3f}; it was {first:.3f}.")
+        weights = alike(run, "weights", "the weights after 20 steps", 1e-5)
+        need(
+            gap(weights, wanted) < 1e-3,
+            f"{where}, the weights after 20 steps aren't those of 1 rank, though all start from the same checkpoint.",
+        )
+    return ["2 and 3 ranks begin with the loss that was saved", "their weights stay equal, and are those of 1 rank"]
