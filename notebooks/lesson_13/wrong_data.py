@@ -10,6 +10,9 @@ from .keeper import Mended, alike, cage, gap, need, reported, split
 OWN_HASHES = {"engine": "cold", "env": {"PYTHONHASHSEED": None}}
 METRICS = ("loss", "accuracy", "top3", "confidence", "entropy", "tokens")
 
+# The weights and the bias of `late_load` after its 20 steps on one rank.
+RESUMED = [1.446, -0.948, -1.236, 5.115]
+
 
 @cage(
     "shuffled_metrics",
@@ -168,21 +171,25 @@ def other_world(program: Mended) -> list[str]:
 @cage(
     "late_load",
     "wrong",
-    "It resumes, and only rank 0 remembers",
+    "It resumes, and the loss goes up",
     right="c",
     told={
         "a": "Rank 0's first loss is the one that was saved, so the file is whole, and read well. And the others?",
         "b": "A rate that's too high would show on one rank too. There the loss only falls.",
-        "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it only averages gradients, so "
-        "what rank 0 loads later stays there. Load before, or on every rank. An optimizer's state DDP never copies.",
-        "d": "The parts are nearly alike: on 1 rank the loss of all of them is 6.0. Parts can't explain 31 and 6.",
+        "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it averages gradients and copies "
+        "buffers, so weights that rank 0 loads later stay there. Load before, or on every rank. An optimizer's state DDP never copies.",
+        "d": "The parts are nearly alike: on 1 rank, the first loss of all of them is 6.4. Other samples don't explain 31.",
     },
-    found="",
+    found="d6fddf47d109",
 )
 def late_load(program: Mended) -> list[str]:
     alone = program.on(1)
     wanted, first = reported(alone, "weights")[0], reported(alone, "first")[0]
-    need(gap(first, 5.9979) < 0.01, f"On 1 rank, the first loss is {first:.3f}. Last week's training ended at 5.998.")
+    need(gap(first, 6.4146) < 0.01, f"On 1 rank, the first loss is {first:.3f}; with last week's weights it's 6.415.")
+    need(
+        gap(wanted, RESUMED) < 0.01,
+        "On 1 rank, training goes on in another way than it did: weights and momentum come from the checkpoint.",
+    )
     for ranks in (2, 3):
         where, run = f"On {ranks} ranks", program.on(ranks)
         losses = reported(run, "first")
@@ -196,3 +203,39 @@ def late_load(program: Mended) -> list[str]:
             f"{where}, the weights after 20 steps aren't those of 1 rank, though all start from the same checkpoint.",
         )
     return ["2 and 3 ranks begin with the loss that was saved", "their weights stay equal, and are those of 1 rank"]
+
+
+@cage(
+    "half_reduced",
+    "wrong",
+    "Two ranks, two learning rates",
+    right="b",
+    told={
+        "a": "Gradients are averaged in backward, and neither the scheduler nor the optimizer has changed one since. Look "
+        "at the validation losses instead: they differ, too.",
+        "b": "That's it. `reduce` gives the sum to rank 0 alone. The others go on with their own number, or with a part of "
+        "the sum, and their schedulers decide by that. Once the rates differ, the weights do. `all_reduce` gives everybody "
+        "the sum.",
+        "c": "Then the losses would be equal, and only the rates would differ. Compare the losses.",
+        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum is it?",
+    },
+    found="b32839c0393a",
+)
+def half_reduced(program: Mended) -> list[str]:
+    alone = program.on(1)
+    wanted, expected, schedule = (reported(alone, key)[0] for key in ("weights", "losses", "rates"))
+    need(
+        len(schedule) == 24 and schedule[0] > 0.2 and schedule[-1] < 0.01,
+        "On 1 rank, the learning rate doesn't come down any more, from 0.3 in 24 epochs, when the loss stays.",
+    )
+    for ranks in (2, 3):
+        where, run = f"On {ranks} ranks", program.on(ranks)
+        rates = alike(run, "rates", "the learning rates", 1e-12)
+        need(
+            gap(reported(run, "losses")[0], expected) < 1e-4,
+            f"{where}, the validation loss of rank 0 isn't the mean over all samples, which 1 rank has.",
+        )
+        need(gap(rates, schedule) < 1e-9, f"{where}, the learning rate comes down in other epochs than on 1 rank.")
+        weights = alike(run, "weights", "the weights", 1e-6)
+        need(gap(weights, wanted) < 1e-3, f"{where}, the weights at the end aren't those of 1 rank.")
+    return ["2 and 3 ranks lower their rates in the same epochs as 1 rank", "their weights stay equal"]
