@@ -106,7 +106,8 @@ class Plans:
         slowed = flops * costs.unaligned(self.device, func, margs, out, dtype)
         launches = costs.launches(func, args)
         seconds = max(
-            costs.seconds(self.device, func, slowed, nbytes, dtype) if launches else 0.0, self.device.launch_s * launches
+            costs.seconds(self.device, func, slowed, nbytes, dtype) if launches else 0.0,
+            self.device.launch_s * launches,
         )
         moved = costs.reordered(self.device, func, margs, outs, dtype)
         seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
@@ -117,7 +118,14 @@ class Plans:
         nested = len(flat) != len(outs)
         container = type(out) if isinstance(out, (tuple, list)) else None
         return Plan(
-            seconds, specs, aliases, container, small or nested or not results and not changed, whole, name, fresh,
+            seconds,
+            specs,
+            aliases,
+            container,
+            small or nested or not results and not changed,
+            whole,
+            name,
+            fresh,
             flops,
         )
 

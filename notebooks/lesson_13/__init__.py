@@ -5,25 +5,18 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from IPython import get_ipython
 
-from course_utils import LaunchError, Run
-from course_utils.for_lessons import (
-    Card,
-    Table,
-    add_json_line,
-    digest,
-    json_lines,
-    notebook_folder,
-    say,
-    show,
-)
+from course_utils import LaunchError
+from course_utils.for_lessons import Card, Program, Table, add_json_line, digest, json_lines, notebook_folder, say, show
 
 from . import dies, hangs, slow, wrong_data, wrong_gradients  # noqa: F401  (each puts its cages among the others)
 from .keeper import CAGES, KINDS, Cage, Mended, StillIll
 
+TAKE_HOME = Path(__file__).resolve().parents[1] / "take_home" / "13_same_everywhere.py"
 RECORDS = "zoo.jsonl"  # in the notebook's folder of runs: which bets were made, and which programs are mended
 
 
@@ -82,6 +75,11 @@ def _record(cage: Cage, letter: str, outcome: str) -> None:
     add_json_line(notebook_folder() / RECORDS, record)
 
 
+def take_home() -> Program:
+    """A file of plain PyTorch that notices most of what nobody notices."""
+    return Program(TAKE_HOME)
+
+
 def tally() -> Table:
     """Which of the cages you've opened: by kind, whether your first bet was right, and whether it's mended."""
     records = json_lines(notebook_folder() / RECORDS)
@@ -104,4 +102,4 @@ def _in_order() -> list[Cage]:
 if (_shell := get_ipython()) is not None:
     _shell.register_magic_function(run_cage, "cell", "cage")
 
-__all__ = ["CAGES", "Run", "judged", "run_cage", "tally"]
+__all__ = ["CAGES", "judged", "run_cage", "take_home", "tally"]

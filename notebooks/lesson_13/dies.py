@@ -314,7 +314,7 @@ def _average_precision() -> float:
         "c": "The optimizer does write in place, but after backward. The error comes in the first backward of all.",
         "d": "That gives another message, about a second backward through the graph. Here it's the first one.",
     },
-    found="bcaff063dab0",
+    found="6dd6cf55be45",
 )
 def two_forwards(program: Mended) -> list[str]:
     for ranks in (2, 3):

@@ -144,7 +144,8 @@ def _stops(ranks: int, patience: int = 3) -> dict[str, int]:
         "b": "A barrier waits for as long as it takes; the others only have to come. Do they?",
         "c": "All ranks have the same number of samples, and one step in each epoch. Count the epochs instead.",
         "d": "That's it. Each rank looks at the loss of its own validation samples, so one stops before the others, "
-        "whose next backward waits for it. Let all decide by the same number: all-reduce the loss, or the wish to stop.",
+        "whose next backward waits for it. Let all decide by the same number: all-reduce the loss, or the wish to "
+        "stop.",
     },
     found="7f7dcf5dd74e",
 )

@@ -1,7 +1,7 @@
 """A cage: a program with a fault that people really meet, a bet on what's wrong, and a judge of the mended program.
 
-Each kind has a file of its own, `hangs.py`, `dies.py`, `slow.py`, `wrong_gradients.py` and `wrong_data.py`. The programs themselves stand in the
-notebook, and tests/zoo.toml has right and wrong ways to mend them.
+Each kind has its judges in a file of its own, the wrong ones in two. The programs themselves stand in the notebook, and
+tests/zoo.toml has right and wrong ways to mend them.
 """
 
 from __future__ import annotations

@@ -35,9 +35,23 @@ from course_utils.for_lessons import (
     union,
 )
 
-from .toy import gate
 from .rules import Refused, check
-from .scoring import BATCH, CHECKED, GPT, GPUS, STEPS, Score, flops_of, light_tokens_per_s, peak_flops, score, sequences, weights_of
+from .scoring import (
+    BATCH,
+    CHECKED,
+    GPT,
+    GPUS,
+    STEPS,
+    Score,
+    flops_of,
+    light_tokens_per_s,
+    peak_flops,
+    score,
+    sequences,
+    weights_of,
+)
+from .steps import Step, way_up
+from .toy import gate
 
 BOARD = "capstone.jsonl"  # in the notebook's folder of runs; nothing is sent anywhere
 # Parts of eight A100 that others use, by MFU. The first is this lesson's; mosaicml/llm-foundry@8c8dd48
@@ -50,7 +64,7 @@ _runs: dict[str, Run] = {}
 
 @figure_first
 def show_light(guess: Guess = ...) -> Figure:
-    """How many tokens a second eight A100 could train on, if they did nothing but the model's products, at their peak."""
+    """How many tokens a second eight A100 could train on, if they did nothing but products, at their peak."""
     flops, peak, light = flops_of(GPT, 1.0), peak_flops(), light_tokens_per_s()
     answer = bet(
         guess,
@@ -76,9 +90,13 @@ def show_light(guess: Guess = ...) -> Figure:
     others = {
         f"MPT of {c.inputs['N'] / 1e9:.0f} billion, {c.inputs['gpus']} H100": c.observed / 100
         for c in published.cases("mfu")
-    } | {"GPT of 175 billion by FSDP, A100": c.observed / 100 for c in published.cases("util")}
+    }
+    (fsdp,) = published.cases("util")
+    others["GPT of 175 billion by FSDP, A100"] = fsdp.observed / 100
     mpl, (ax,) = new_axes(size=(7.2, 2.6))
-    ax.barh(range(len(others)), [100 * part for part in others.values()], color=GREY, height=0.62, hatch="//", edgecolor="w")
+    ax.barh(
+        range(len(others)), [100 * part for part in others.values()], color=GREY, height=0.62, hatch="//", edgecolor="w"
+    )
     for place, part in enumerate(others.values()):
         ax.text(100 * part + 0.8, place, f"{part:.0%}", va="center", color=INK, fontsize=9)
     _rungs(ax, list(others))
@@ -114,7 +132,9 @@ def run_attempt(line: str, cell: str) -> None:
 def _asked(line: str) -> tuple[str, float | None]:
     words = line.split()
     if not words or not words[0].replace("-", "_").isidentifier() or len(words) > 2:
-        raise LaunchError("name your attempt, as in %%attempt flash-attention, and bet behind it: %%attempt flash-attention 1.5")
+        raise LaunchError(
+            "name your attempt, as in %%attempt flash-attention, and bet behind it: %%attempt flash-attention 1.5"
+        )
     if len(words) == 1:
         return words[0], None
     try:
@@ -122,7 +142,9 @@ def _asked(line: str) -> tuple[str, float | None]:
         if not times > 0:
             raise ValueError
     except ValueError:
-        raise LaunchError(f"bet on how many times as fast it gets, as in %%attempt {words[0]} 1.5; got {words[1]!r}") from None
+        raise LaunchError(
+            f"bet on how many times as fast it gets, as in %%attempt {words[0]} 1.5; got {words[1]!r}"
+        ) from None
     return words[0], times
 
 
@@ -131,7 +153,11 @@ def _in_words(found: Score, before: Sequence[Score]) -> str:
     if not before:
         return f"{step} {_rung(found.part)}"
     times = found.tokens_per_s / before[-1].tokens_per_s
-    versus = f"{times:.2f} times as fast as {before[-1].name}" if times >= 1 else f"{1 / times:.2f} times slower than {before[-1].name}"
+    versus = (
+        f"{times:.2f} times as fast as {before[-1].name}"
+        if times >= 1
+        else f"{1 / times:.2f} times slower than {before[-1].name}"
+    )
     said = "" if found.expected is None else f" You bet on {found.expected:g}: {_near(found.expected, times)}."
     return f"{step} That's {versus}.{said} {_rung(found.part)}"
 
@@ -153,7 +179,9 @@ def _rung(part: float) -> str:
 def board() -> list[Score]:
     """All attempts that got a score, the latest of each name, in order."""
     names = Score.__dataclass_fields__
-    latest = {r["name"]: Score(**{k: v for k, v in r.items() if k in names}) for r in json_lines(notebook_folder() / BOARD)}
+    latest = {
+        r["name"]: Score(**{k: v for k, v in r.items() if k in names}) for r in json_lines(notebook_folder() / BOARD)
+    }
     return list(latest.values())
 
 
@@ -165,9 +193,9 @@ def show_staircase() -> Figure:
     best = max(steps, key=lambda s: s.part)
     mpl, (ax,) = new_axes(size=(7.2, max(2.2, 1.2 + 0.42 * len(steps))))
     _ladder(ax, steps)
+    times = best.part / steps[0].part
     claim(
-        f"{best.name} uses {best.part:.1%} of eight A100, {best.tokens_per_s / steps[0].tokens_per_s:.1f} times as much as"
-        f" {steps[0].name}",
+        f"{best.name} uses {best.part:.1%} of eight A100, {times:.1f} times as much as {steps[0].name}",
         best.part >= steps[0].part,
     )
     return Figure(mpl, f"{len(steps)} attempts, emulated: from {steps[0].part:.1%} to {best.part:.1%} of eight A100.")
@@ -181,7 +209,9 @@ def _ladder(ax: Any, steps: Sequence[Score]) -> None:
         words = f"{step.part:.1%}, {step.tokens_per_s:,.0f} tokens/s"
         ax.text(100 * step.part + 0.8, place, words, va="center", color=INK, fontsize=9, bbox=_PAPER)
         if step.expected is not None and last is not None:
-            ax.plot([100 * last.part * step.expected], [place], marker="D", color=ORANGE, markersize=6, linestyle="none")
+            ax.plot(
+                [100 * last.part * step.expected], [place], marker="D", color=ORANGE, markersize=6, linestyle="none"
+            )
     _rungs(ax, [s.name for s in steps])
     ax.set_xlabel("% of what eight A100 can do in 16 bits (MFU), emulated")
 
@@ -216,7 +246,9 @@ def show_timelines(first: str = "", last: str = "") -> Figure:
             raise LaunchError(f"no attempt {name!r} in this session; there are {', '.join(_runs)}")
         rows[row] = (name, _last_step(_runs[name]))
     spans = [(row, s, e, what, label) for row, (_, found) in rows.items() for s, e, what, label in found]
-    return figures.rank_timeline(spans, title="The last step", kind="emulated", names={row: name for row, (name, _) in rows.items()})
+    return figures.rank_timeline(
+        spans, title="The last step", kind="emulated", names={row: name for row, (name, _) in rows.items()}
+    )
 
 
 def _last_step(run: Run) -> list[tuple[float, float, str, str]]:
@@ -236,6 +268,34 @@ def _joined(stretches: Sequence[tuple[float, float]], near: float) -> list[tuple
     return [(s, e - near) for s, e in union([(s, e + near) for s, e in stretches])]
 
 
+@figure_first
+def show_one_way() -> Figure:
+    """One way up, step by step, on the virtual clock; and each step's changes behind a click."""
+    found = [(step, _way_score(step)) for step in way_up()]
+    scores = [each for _, each in found]
+    for (step, now), before in zip(found[1:], scores, strict=False):
+        times = now.tokens_per_s / before.tokens_per_s
+        say(f"*{step.name}*, {times:.2f} times: {step.why}")
+    claim(
+        f"each of the {len(found) - 1} changes makes it faster, {scores[-1].part / scores[0].part:.0f} times in all",
+        all(b.tokens_per_s > a.tokens_per_s for a, b in zip(scores, scores[1:], strict=False)),
+    )
+    mpl, (ax,) = new_axes(size=(7.2, 1.2 + 0.42 * len(scores)))
+    _ladder(ax, scores)
+    return Figure(
+        mpl, f"{len(scores)} programs, emulated: from {scores[0].part:.1%} to {scores[-1].part:.1%} of eight A100."
+    )
+
+
+def _way_score(step: Step) -> Score:
+    return score(save_script(step.program, f"way_{step.name.replace('-', '_')}.py"), step.name)[0]
+
+
+def where() -> Path:
+    """The folder with the programs of your attempts."""
+    return save_script("", "nothing.py").parent
+
+
 def deal(path: str | Path, sizes: Mapping[str, int] = GPT) -> Path:
     """Write sequences for free play, as `--data` wants them."""
     import torch
@@ -247,4 +307,4 @@ def deal(path: str | Path, sizes: Mapping[str, int] = GPT) -> Path:
 if (_shell := get_ipython()) is not None:
     _shell.register_magic_function(run_attempt, "cell", "attempt")
 
-__all__ = ["board", "deal", "run_attempt", "show_light", "show_staircase", "show_timelines"]
+__all__ = ["board", "deal", "run_attempt", "show_light", "show_one_way", "show_staircase", "show_timelines", "where"]

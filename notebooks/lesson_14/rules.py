@@ -22,15 +22,26 @@ FROM_RANK = {"device", "report", "backend", "amp_dtype", "timer"}  # of course_u
 # Ways round the names of this list, and into other processes, files and the interpreter.
 BUILTINS = {
     "__import__", "breakpoint", "compile", "delattr", "eval", "exec", "globals", "input", "locals", "open", "setattr",
-    "vars", "getattr", "memoryview", "object", "super().__getattribute__",
+    "vars", "getattr", "memoryview",
 }  # fmt: skip
 PARTS = {
-    "_C", "_dynamo", "_inductor", "_subclasses", "builtins", "cpp_extension", "ctypes", "f_back", "f_globals", "f_locals",
-    "fake_pg", "gc", "hub", "importlib", "inspect", "library", "load_library", "modules", "multiprocessing", "os",
+    "_C", "_dynamo", "_inductor", "_subclasses", "builtins", "cpp_extension", "ctypes", "f_back", "f_globals",
+    "f_locals", "fake_pg", "gc", "hub", "importlib", "inspect", "library", "load_library", "modules",
+    "multiprocessing", "os",
     "package", "pathlib", "subprocess", "sys", "testing", "tempfile", "threading", "FakeTensorMode", "fromfile",
     "from_file", "memmap", "load_url",
 }  # fmt: skip
-DUNDERS = {"__init__", "__len__", "__getitem__", "__iter__", "__next__", "__call__", "__enter__", "__exit__", "__name__"}
+DUNDERS = {
+    "__init__",
+    "__len__",
+    "__getitem__",
+    "__iter__",
+    "__next__",
+    "__call__",
+    "__enter__",
+    "__exit__",
+    "__name__",
+}
 PRIVATE = {"_orig_mod", "_foreach_norm", "_foreach_mul_", "_foreach_div_", "_foreach_add_"}  # in everyday use
 # What tells how large a model or a batch is. (A program may well look at options.steps, or at a step's number.)
 SIZES = {
@@ -74,7 +85,11 @@ def _imported(node: ast.AST) -> dict[str, str]:
     for module, name, whole in names:
         root, *parts = whole.split(".")
         if root not in MODULES:
-            _refuse(node, f"it imports {module}", f"A program here needs torch and {len(MODULES) - 2} modules of Python. {REACH}")
+            _refuse(
+                node,
+                f"it imports {module}",
+                f"A program here needs torch and {len(MODULES) - 2} modules of Python. {REACH}",
+            )
         if bad := next((part for part in parts if part in PARTS or _private(part)), ""):
             _refuse(node, f"it imports {bad}", REACH)
         if name == "*":
@@ -116,7 +131,7 @@ def _assigned(node: ast.AST, ours: dict[str, str]) -> None:
         targets = [item.optional_vars for item in node.items if item.optional_vars]
     for target in _flat(targets):
         root, path = _path(target)
-        if root in ours and "." in path and not f"{ours[root]}{path[len(root):]}".startswith(SWITCHES):
+        if root in ours and "." in path and not f"{ours[root]}{path[len(root) :]}".startswith(SWITCHES):
             _refuse(node, f"it changes `{path}`", "Torch and the course stay as they are.")
         if path.endswith((".forward", ".step", ".backward", ".__class__", ".__dict__")) and root != "self":
             _refuse(node, f"it replaces `{path}`", "Write a class of your own instead.")
@@ -192,11 +207,11 @@ def _pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """What an assignment binds, and to what."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            both = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-            if both and len(target.elts) == len(node.value.elts):  # type: ignore[union-attr]
-                yield from zip(target.elts, node.value.elts, strict=True)  # type: ignore[union-attr]
+            value = node.value
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                yield from zip(target.elts, value.elts, strict=True)
             else:
-                yield target, node.value
+                yield target, value
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr | ast.AugAssign) and node.value is not None:
         yield node.target, node.value
     elif isinstance(node, ast.FunctionDef):
@@ -223,6 +238,8 @@ def _files(node: ast.AST) -> None:
     where = node.args[at] if len(node.args) > at else named[0] if named else None
     root, path = _path(where) if where is not None else ("", "")
     if path not in ("options.data", "options.resume", "options.save"):
-        _refuse(node, f"torch.{node.func.attr} has another file", "Files are options.data, options.resume and options.save.")
+        _refuse(
+            node, f"torch.{node.func.attr} has another file", "Files are options.data, options.resume and options.save."
+        )
     if any(k.arg == "weights_only" for k in node.keywords):
         _refuse(node, "it sets weights_only", "Nothing but tensors is in these files.")

@@ -13,8 +13,8 @@ import torch
 from course_utils import RankError, Run, launch
 from course_utils.for_lessons import cluster, covered, intersection, union
 
-from .toy import options_of
 from .rules import Refused
+from .toy import options_of
 
 STEPPED = Path(__file__).with_name("stepped.py")
 CLUSTER = "8xA100"
@@ -155,4 +155,3 @@ def _did_it_all(run: Run) -> None:
         )
     if odd:
         raise Refused(f"On {CLUSTER} weights are stepped that aren't in 32 bits, or aren't on a GPU.")
-

@@ -67,7 +67,10 @@ def _deal(folder: Path, hidden: Path) -> None:
     torch.manual_seed(secrets.randbits(48))
     try:
         model = _reference().GPT(*TOY.values())
-        files = {"start.pt": {"model": model.state_dict(), "step": 0}, "data.pt": (_sequences(BATCH * STEPS), _sequences(CHECKED))}
+        files = {
+            "start.pt": {"model": model.state_dict(), "step": 0},
+            "data.pt": (_sequences(BATCH * STEPS), _sequences(CHECKED)),
+        }
     finally:
         torch.set_rng_state(torch_state)
     for name, content in files.items():

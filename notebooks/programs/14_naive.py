@@ -1,4 +1,5 @@
 """Trains a GPT on several GPUs. What it does is right. How it does it is slow."""
+
 import argparse
 import math
 
@@ -78,10 +79,10 @@ def main(options):
             loss = loss_of(model, part)
             loss.backward()
             total += loss.item() / len(parts)
-            for gradient, p in zip(gradients, model.parameters()):
+            for gradient, p in zip(gradients, model.parameters(), strict=True):
                 dist.all_reduce(p.grad)
                 gradient += p.grad / (len(parts) * ranks)
-        for gradient, p in zip(gradients, model.parameters()):
+        for gradient, p in zip(gradients, model.parameters(), strict=True):
             p.grad = gradient
         optimizer.step()
         mean = torch.tensor(total / ranks, device=here)
