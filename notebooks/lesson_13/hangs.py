@@ -140,12 +140,11 @@ def _stops(ranks: int, patience: int = 3) -> dict[str, int]:
     "One rank is done, the other trains for ever",
     right="d",
     told={
-        "a": "Then it would hang on one rank, too. Look at the line that's printed, and who prints it.",
-        "b": "A barrier waits for as long as it takes; the others only have to come. Do they?",
-        "c": "All ranks have the same number of samples, and one step in each epoch. Count the epochs instead.",
+        "a": "Rank 1 says that it stopped after epoch 14, so its loss did what it should. Who doesn't say so?",
+        "b": "It hasn't given up: the report shows rank 1 still in it. For whom does it wait?",
+        "c": "Each rank has 12 samples, and takes one step in an epoch, whatever their number.",
         "d": "That's it. Each rank looks at the loss of its own validation samples, so one stops before the others, "
-        "whose next backward waits for it. Let all decide by the same number: all-reduce the loss, or the wish to "
-        "stop.",
+        "whose next backward waits for it. Let all decide by one number: all-reduce the loss, or the wish to stop.",
     },
     found="7f7dcf5dd74e",
 )
@@ -167,6 +166,10 @@ def own_early_stop(program: Mended) -> list[str]:
     return ["2 and 3 ranks come to their end", "all ranks stop after the same epoch, with the same weights"]
 
 
+def _short(values: list[float]) -> str:
+    return ", ".join(f"{value:.2f}" for value in values)
+
+
 def _shortfall(seen: list[list[int]], samples: int) -> tuple[list[int], int]:
     """Which samples no rank has seen, and how often one was seen that had been seen before."""
     got = [number for part in seen for number in part]
@@ -179,7 +182,7 @@ def _shortfall(seen: list[list[int]], samples: int) -> tuple[list[int], int]:
     "It hangs with one batch to go",
     right="b",
     told={
-        "a": "The other files went through the same code. Which rank has seen how many samples?",
+        "a": "Rank 0 has read it and is past its forward: it stands in `loss.backward()`.",
         "b": "That's it. DDP's backward is an all-reduce, and rank 0 calls it once more than rank 1 does. Train inside "
         "`with model.join():`, or give all ranks the same number of batches.",
         "c": "Rank 1 is where it should be after its last batch, and rank 0 isn't there yet. Why?",
@@ -195,7 +198,7 @@ def uneven_batches(program: Mended) -> list[str]:
         need(not missed, f"{where}, {len(missed)} samples of 28 were seen by nobody: {some}.")
         need(again <= 4 * ranks, f"{where}, samples were seen again {again} times. Fill up the last batches, not more.")
         weights = alike(run, "weights", "the weights", 1e-6)
-        need(gap(weights, [1.0] * 4) < 1.2, f"{where}, it has hardly learned: the weights are {weights}.")
+        need(gap(weights, [1.0] * 4) < 1.2, f"{where}, it has hardly learned: the weights are {_short(weights)}.")
     return ["2, 3 and 4 ranks come to their end", "every sample is seen", "all ranks end with the same weights"]
 
 
@@ -223,7 +226,7 @@ def skipped_batch(program: Mended) -> list[str]:
         words = f"{len(missed)} samples of 48 were trained on by nobody; one batch on each rank are {2 * ranks}"
         need(len(missed) <= 2 * ranks, f"{where}, {words}.")
         need(again < ranks, f"{where}, samples were trained on again {again} times.")
-        need(gap(weights, [1.0] * 4) < 1.0, f"{where}, it has hardly learned: the weights are {weights}.")
+        need(gap(weights, [1.0] * 4) < 1.0, f"{where}, it has hardly learned: the weights are {_short(weights)}.")
     return ["2 and 3 ranks come to their end", "all ranks end with the same weights, and none is nan"]
 
 
@@ -269,5 +272,5 @@ def lonely_evaluation(program: Mended) -> list[str]:
         wanted = _validation_loss(states[0])
         words = f"the last validation loss is {history[-1]:.4f}; rank 0's model has {wanted:.4f} over all 24 samples"
         need(gap(history[-1], wanted) < 1e-4, f"{where}, {words}.")
-        need(history[-1] < history[0], f"{where}, the validation loss doesn't fall: {history}.")
+        need(history[-1] < history[0], f"{where}, the validation loss doesn't fall: {_short(history)}.")
     return ["2 and 3 ranks come to their end", "each epoch has its validation loss, of rank 0's model in eval mode"]
