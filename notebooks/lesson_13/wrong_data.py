@@ -20,11 +20,13 @@ RESUMED = [1.446, -0.948, -1.236, 5.115]
     "Each run logs other averages",
     right="c",
     told={
-        "a": "Dropout would move every number a little. This model has none, and here `tokens`, which doesn't depend on "
-        "the model, moves by far more than a little.",
-        "b": "The order of a float sum changes its last digits. Compare `accuracy` on the two ranks: can rounding do that?",
-        "c": "That's it. `keys() - {...}` is a set, and strings in a set have another order in each process. `all_reduce` "
-        "knows no names: it adds up whatever each rank brings first. Give the names an order that all ranks share.",
+        "a": "Dropout would move every number a little. This model has none, and here `tokens`, which doesn't depend "
+        "on the model, moves by far more than a little.",
+        "b": "The order of a float sum changes its last digits. Compare `accuracy` on the two ranks: can rounding do "
+        "that?",
+        "c": "That's it. `keys() - {...}` is a set, and strings in a set have another order in each process. "
+        "`all_reduce` knows no names: it adds up whatever each rank brings first. Give the names an order that "
+        "all ranks share.",
         "d": "The seed is 0 on each rank, and each takes every n-th sample. Add up the six averages of a rank, in each "
         "run: other samples would change the total.",
     },
@@ -51,10 +53,11 @@ def shuffled_metrics(program: Mended) -> list[str]:
     right="a",
     told={
         "a": "That's it. Each rank is a process with random numbers of its own, and the same seed makes them all draw "
-        "the same. Their samples differ, their noise doesn't. Keep the run repeatable, and give each rank another seed.",
+        "the same. Their samples differ, their noise doesn't. Keep the run repeatable, and give each rank another "
+        "seed.",
         "b": "Then the losses of two ranks in one step would be equal too. Are they?",
-        "c": "Look at the losses of one step, which are each rank's own. DDP works on gradients during backward, and the "
-        "noise was drawn before that.",
+        "c": "Look at the losses of one step, which are each rank's own. DDP works on gradients during backward, and "
+        "the noise was drawn before that.",
         "d": "DDP copies parameters and buffers from rank 0. The state of the random numbers is neither, so look for "
         "another reason why they're equal at the first step.",
     },
@@ -67,7 +70,9 @@ def same_noise(program: Mended) -> list[str]:
         alike(run, "weights", "the weights", 1e-6)
         for key, what in (("times", "`t`"), ("noises", "noise")):
             drawn = reported(run, key)
-            need(all(len(own) == 96 // 4 // ranks for own in drawn), f"On {ranks} ranks, `{key}` isn't a number a step.")
+            need(
+                all(len(own) == 96 // 4 // ranks for own in drawn), f"On {ranks} ranks, `{key}` isn't a number a step."
+            )
             need(
                 all(len({*own}) == len(own) for own in drawn),
                 f"On {ranks} ranks, a rank draws the same {what} in two of its steps.",
@@ -81,7 +86,11 @@ def same_noise(program: Mended) -> list[str]:
         all(reported(run, key) == reported(again, key) for key in ("times", "noises", "seen")),
         "Two runs of 3 ranks draw different numbers. The run was repeatable, and should stay so.",
     )
-    return ["on 2 and 3 ranks, no two ranks draw the same", "each sample is seen once", "two runs draw the same numbers"]
+    return [
+        "on 2 and 3 ranks, no two ranks draw the same",
+        "each sample is seen once",
+        "two runs draw the same numbers",
+    ]
 
 
 @cage(
@@ -90,15 +99,15 @@ def same_noise(program: Mended) -> list[str]:
     "It guesses coin flips, with three ranks only",
     right="d",
     told={
-        "a": "It does: the loss comes to 0. But by heart helps only with samples it was trained on, and on one rank the "
-        "accuracy is what chance gives.",
-        "b": "`DistributedSampler` pads a list that doesn't divide, with samples of that same list. Here 72 and 24 divide "
-        "by 2, 3 and 4.",
+        "a": "It does: the loss comes to 0. But by heart helps only with samples it was trained on, and on one rank "
+        "the accuracy is what chance gives.",
+        "b": "`DistributedSampler` pads a list that doesn't divide, with samples of that same list. Here 72 and 24 "
+        "divide by 2, 3 and 4.",
         "c": "The logit is compared with 0, on every number of ranks. And the sum of the hits is divided by the length "
         "of the validation set, once.",
         "d": "That's it. `random_split` takes its permutation from the global random numbers, which differ by rank. So "
-        "one rank trains on what another validates with, and DDP shares what it learns. Give the split a generator with "
-        "a seed that all ranks share.",
+        "one rank trains on what another validates with, and DDP shares what it learns. Give the split a "
+        "generator with a seed that all ranks share.",
     },
     found="8b69517c997d",
     ranks=3,
@@ -108,7 +117,9 @@ def own_split(program: Mended) -> list[str]:
         run = program.on(ranks)
         trained, validated = ({i for own in reported(run, key) for i in own} for key in ("trained", "validated"))
         where, both = f"On {ranks} ranks", trained & validated
-        need(not both, f"{where}, {len(both)} of {len(validated)} validation samples are in the training set of a rank.")
+        need(
+            not both, f"{where}, {len(both)} of {len(validated)} validation samples are in the training set of a rank."
+        )
         need(
             (len(trained), len(validated)) == (72, 24),
             f"{where}, {len(trained)} samples are trained with and {len(validated)} validated, not 72 and 24.",
@@ -176,9 +187,11 @@ def other_world(program: Mended) -> list[str]:
     told={
         "a": "Rank 0's first loss is the one that was saved, so the file is whole, and read well. And the others?",
         "b": "A rate that's too high would show on one rank too. There the loss only falls.",
-        "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it averages gradients and copies "
-        "buffers, so weights that rank 0 loads later stay there. Load before, or on every rank. An optimizer's state DDP never copies.",
-        "d": "The parts are nearly alike: on 1 rank, the first loss of all of them is 6.4. Other samples don't explain 31.",
+        "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it averages gradients and "
+        "copies buffers, so weights that rank 0 loads later stay there. Load before, or on every rank. An "
+        "optimizer's state DDP never copies.",
+        "d": "The parts are nearly alike: on 1 rank, the first loss of all of them is 6.4. Other samples don't explain "
+        "31.",
     },
     found="d6fddf47d109",
 )
@@ -194,7 +207,10 @@ def late_load(program: Mended) -> list[str]:
         where, run = f"On {ranks} ranks", program.on(ranks)
         losses = reported(run, "first")
         for rank, loss in enumerate(losses):
-            need(loss < 8, f"{where}, rank {rank} begins with a loss of {loss:.1f}: it doesn't start from the checkpoint.")
+            need(
+                loss < 8,
+                f"{where}, rank {rank} begins with a loss of {loss:.1f}: it doesn't start from the checkpoint.",
+            )
         mean = sum(losses) / ranks
         need(gap(mean, first) < 0.01, f"{where}, the ranks begin with a loss of {mean:.3f}; it was {first:.3f}.")
         weights = alike(run, "weights", "the weights after 20 steps", 1e-5)
@@ -211,13 +227,14 @@ def late_load(program: Mended) -> list[str]:
     "Two ranks, two learning rates",
     right="b",
     told={
-        "a": "Gradients are averaged in backward, and neither the scheduler nor the optimizer has changed one since. Look "
-        "at the validation losses instead: they differ, too.",
-        "b": "That's it. `reduce` gives the sum to rank 0 alone. The others go on with their own number, or with a part of "
-        "the sum, and their schedulers decide by that. Once the rates differ, the weights do. `all_reduce` gives everybody "
-        "the sum.",
+        "a": "DDP averages them during backward, so both ranks have the same. A schedule doesn't look at gradients "
+        "anyway: what does it look at?",
+        "b": "That's it. `reduce` gives the sum to rank 0 alone. The others go on with their own number, or with a "
+        "part of the sum, and their schedulers decide by that. Once the rates differ, the weights do. "
+        "`all_reduce` gives everybody the sum.",
         "c": "Then the losses would be equal, and only the rates would differ. Compare the losses.",
-        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum is it?",
+        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum is "
+        "it?",
     },
     found="b32839c0393a",
 )
