@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from course_utils.for_lessons import counted
 
 from .keeper import Mended, alike, cage, gap, need, reported, split
 
 # Each rank starts as a Python of its own, as torchrun starts it. Ranks that are forked from one share its hash seed.
-OWN_HASHES = {"engine": "cold", "env": {"PYTHONHASHSEED": None}}
+OWN_HASHES: dict[str, Any] = {"engine": "cold", "env": {"PYTHONHASHSEED": None}}
 METRICS = ("loss", "accuracy", "top3", "confidence", "entropy", "tokens")
 
 # The weights and the bias of `late_load` after its 20 steps on one rank.
