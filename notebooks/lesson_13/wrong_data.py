@@ -23,13 +23,12 @@ RESUMED = [1.446, -0.948, -1.236, 5.115]
     right="c",
     told={
         "a": "Dropout would move every number a little. This model has none, and here `tokens`, which doesn't depend "
-        "on "
-        "the model, moves by far more than a little.",
+        "on the model, moves by far more than a little.",
         "b": "The order of a float sum changes its last digits. Compare `accuracy` on the two ranks: can rounding do "
         "that?",
         "c": "That's it. `keys() - {...}` is a set, and strings in a set have another order in each process. "
-        "`all_reduce` knows no names: it adds up whatever each rank brings first. Give the names an order that all "
-        "ranks share.",
+        "`all_reduce` knows no names: it adds up whatever each rank brings first. Give the names an order that "
+        "all ranks share.",
         "d": "The seed is 0 on each rank, and each takes every n-th sample. Add up the six averages of a rank, in each "
         "run: other samples would change the total.",
     },
@@ -60,8 +59,7 @@ def shuffled_metrics(program: Mended) -> list[str]:
         "seed.",
         "b": "Then the losses of two ranks in one step would be equal too. Are they?",
         "c": "Look at the losses of one step, which are each rank's own. DDP works on gradients during backward, and "
-        "the "
-        "noise was drawn before that.",
+        "the noise was drawn before that.",
         "d": "DDP copies parameters and buffers from rank 0. The state of the random numbers is neither, so look for "
         "another reason why they're equal at the first step.",
     },
@@ -104,17 +102,14 @@ def same_noise(program: Mended) -> list[str]:
     right="d",
     told={
         "a": "It does: the loss comes to 0. But by heart helps only with samples it was trained on, and on one rank "
-        "the "
-        "accuracy is what chance gives.",
+        "the accuracy is what chance gives.",
         "b": "`DistributedSampler` pads a list that doesn't divide, with samples of that same list. Here 72 and 24 "
-        "divide "
-        "by 2, 3 and 4.",
+        "divide by 2, 3 and 4.",
         "c": "The logit is compared with 0, on every number of ranks. And the sum of the hits is divided by the length "
         "of the validation set, once.",
         "d": "That's it. `random_split` takes its permutation from the global random numbers, which differ by rank. So "
-        "one rank trains on what another validates with, and DDP shares what it learns. Give the split a generator "
-        "with "
-        "a seed that all ranks share.",
+        "one rank trains on what another validates with, and DDP shares what it learns. Give the split a "
+        "generator with a seed that all ranks share.",
     },
     found="8b69517c997d",
     ranks=3,
@@ -195,11 +190,10 @@ def other_world(program: Mended) -> list[str]:
         "a": "Rank 0's first loss is the one that was saved, so the file is whole, and read well. And the others?",
         "b": "A rate that's too high would show on one rank too. There the loss only falls.",
         "c": "That's it. DDP copies rank 0's weights once, in its constructor. After that it averages gradients and "
-        "copies "
-        "buffers, so weights that rank 0 loads later stay there. Load before, or on every rank. An optimizer's state "
-        "DDP never copies.",
-        "d": "The parts are nearly alike: on 1 rank, the first loss of all of them is 6.4. Other samples don't "
-        "explain 31.",
+        "copies buffers, so weights that rank 0 loads later stay there. Load before, or on every rank. An "
+        "optimizer's state DDP never copies.",
+        "d": "The parts are nearly alike: on 1 rank, the first loss of all of them is 6.4. Other samples don't explain "
+        "31.",
     },
     found="d6fddf47d109",
 )
@@ -235,17 +229,14 @@ def late_load(program: Mended) -> list[str]:
     "Two ranks, two learning rates",
     right="b",
     told={
-        "a": "Gradients are averaged in backward, and neither the scheduler nor the optimizer has changed one since. "
-        "Look "
-        "at the validation losses instead: they differ, too.",
+        "a": "DDP averages them during backward, so both ranks have the same. A schedule doesn't look at gradients "
+        "anyway: what does it look at?",
         "b": "That's it. `reduce` gives the sum to rank 0 alone. The others go on with their own number, or with a "
-        "part of "
-        "the sum, and their schedulers decide by that. Once the rates differ, the weights do. `all_reduce` gives "
-        "everybody "
-        "the sum.",
+        "part of the sum, and their schedulers decide by that. Once the rates differ, the weights do. "
+        "`all_reduce` gives everybody the sum.",
         "c": "Then the losses would be equal, and only the rates would differ. Compare the losses.",
-        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum "
-        "is it?",
+        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum is "
+        "it?",
     },
     found="b32839c0393a",
 )
