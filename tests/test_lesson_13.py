@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from course_utils import LaunchError
 from course_utils.for_lessons import digest
 
 sys.path.insert(0, str(ROOT / "notebooks"))
-import lesson_13  # noqa: E402
-from lesson_13.keeper import CAGES, KINDS, Mended, StillIll, alike, gap, need, split  # noqa: E402
+import lesson_13
+from lesson_13.keeper import CAGES, KINDS, Mended, StillIll, alike, gap, need, split
 
 NOTEBOOK = ROOT / "notebooks" / "13_bug_zoo.ipynb"
 MENDS = tomllib.loads((ROOT / "tests" / "zoo.toml").read_text(encoding="utf-8"))
@@ -45,12 +44,14 @@ def changed(name: str, row: dict[str, Any]) -> str:
     return source
 
 
-def rows(right: bool) -> Iterator[Any]:
+def rows(right: bool) -> list[Any]:
+    found = []
     kind = "right" if right else "wrong"
     for name, table in MENDS.items():
         for i, (label, row) in enumerate(table[kind].items()):
             fast = name in IN_THE_GATE and i == 0
-            yield pytest.param(name, row, id=f"{name}-{label}", marks=() if fast else pytest.mark.slow)
+            found.append(pytest.param(name, row, id=f"{name}-{label}", marks=() if fast else pytest.mark.slow))
+    return found
 
 
 def judged(name: str, source: str) -> Any:
@@ -107,7 +108,7 @@ def test_a_wrong_mend_is_refused_in_words(name: str, row: dict[str, Any]) -> Non
 
 def said(cell: Cell) -> str:
     """All that a cell showed, as text."""
-    return "".join(text for _, text in cell.streams) + "\n".join(cell.shown)
+    return "\n".join([cell.text, *(text for _, text in cell.displays)])
 
 
 # --- What `%%cage` does -----------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ FAULTS = {
     "": "All ranks are in step.",
     "torch.manual_seed(rank)|torch.manual_seed(0)": "draw the same random numbers",
     "sampler=DistributedSampler(data))|shuffle=True)": "seen 128 samples together, and not 64",
-    "        seen += len(x)|        seen += len(x)\n        next(model.parameters()).data += rank": "[1] differ from rank 0's",
+    "        seen += len(x)|        seen += len(x)\n        model.module.bias.data += rank": "[1] differ from rank 0's",
     "lr=0.1|lr=1e30": "NaN or infinite",
 }
 

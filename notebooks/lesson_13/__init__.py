@@ -82,7 +82,7 @@ def take_home() -> Program:
 
 def tally() -> Table:
     """Which of the cages you've opened: by kind, whether your first bet was right, and whether it's mended."""
-    records = json_lines(notebook_folder() / RECORDS)
+    records = list(json_lines(notebook_folder() / RECORDS))
     rows = [_row(cage, [r for r in records if r["cage"] == cage.name]) for cage in _in_order()]
     mended = sum(row[3] == "✓" for row in rows)
     return Table(("", "cage", "first bet", "mended"), rows, "llll", note=f"{mended} of {len(rows)} mended")
