@@ -139,7 +139,7 @@ def test_a_cage_shows_its_symptom_hears_a_bet_and_judges_a_mended_program(own_ke
 @pytest.mark.parametrize("line", ["", "late", "late_load e", "late_load a b", "late_load both", "None"])
 def test_a_line_that_makes_no_sense_is_refused(line: str) -> None:
     with pytest.raises(LaunchError, match=r"name a cage, as in %%cage \w+|bet on one of a, b, c, d"):
-        lesson_13.run_cage(line, "pass")
+        lesson_13._run_cage(line, "pass")
 
 
 # --- What judges use --------------------------------------------------------------------------------------------------

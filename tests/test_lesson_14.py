@@ -250,7 +250,7 @@ def test_a_bet_on_the_speed_of_light(guess: Any, said: str, capsys: pytest.Captu
 @pytest.mark.parametrize("line", ["", "a b c", "1st", "a/b", "fast x", "fast -1", "fast 0", "fast nan"])
 def test_an_attempt_needs_a_name_and_a_bet_is_a_number(line: str) -> None:
     with pytest.raises(LaunchError, match="%%attempt"):
-        lesson_14.run_attempt(line, "pass")
+        lesson_14._run_attempt(line, "pass")
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,24 @@ from course_utils import LaunchError
 from course_utils.for_lessons import Card, Program, Table, add_json_line, digest, json_lines, notebook_folder, say, show
 
 from . import dies, hangs, slow, wrong_data, wrong_gradients  # noqa: F401  (each puts its cages among the others)
-from .keeper import CAGES, KINDS, Cage, Mended, StillIll
+from .keeper import CAGES, KINDS, Cage, Mended, StillIll, symptom
 
 TAKE_HOME = Path(__file__).resolve().parents[1] / "take_home" / "13_same_everywhere.py"
 RECORDS = "zoo.jsonl"  # in the notebook's folder of runs: which bets were made, and which programs are mended
 
 
-def run_cage(line: str, cell: str) -> None:
+def _run_cage(line: str, cell: str) -> None:
     """What `%%cage NAME [LETTER]` does: run the cell's program, a bet in hand, and once it's changed, judge it."""
     cage, letter = _asked(line)
     program = Mended.of(cell, cage.name)
     run, failed = program.show(cage.ranks, cage.options)
+    caught = digest(cell) == cage.found
     if failed:
-        print(f"\n{failed}")
-    else:
+        print(f"\n{symptom(failed) if caught and not letter else failed}")
+    elif not any(run.log(rank).strip() for rank in range(run.world_size)) or "cluster" in cage.options:
         show(run)
     if cage.shows and run.ok:
         show(cage.shows(run))
-    caught = digest(cell) == cage.found
     say(_bet(cage, letter))
     if caught:
         if letter:
@@ -100,6 +100,6 @@ def _in_order() -> list[Cage]:
 
 
 if (_shell := get_ipython()) is not None:
-    _shell.register_magic_function(run_cage, "cell", "cage")
+    _shell.register_magic_function(_run_cage, "cell", "cage")
 
-__all__ = ["CAGES", "judged", "run_cage", "take_home", "tally"]
+__all__ = ["CAGES", "judged", "take_home", "tally"]

@@ -43,7 +43,7 @@ SLOW_DISK = OLD_FILE.replace('if os.environ["RANK"] == "0":', "if False:")
     },
     found="0295981f7a29",
 )
-def not_there_yet(program: Mended) -> list[str]:
+def _not_there_yet(program: Mended) -> list[str]:
     alone = program.on(1)
     for ranks in (2, 3):
         run = program.on(ranks, watch=["slow_save"])
@@ -88,7 +88,7 @@ def not_there_yet(program: Mended) -> list[str]:
     },
     found="45568f1f3e43",
 )
-def unused_parameters(program: Mended) -> list[str]:
+def _unused_parameters(program: Mended) -> list[str]:
     wanted = _boxes_learned()
     for ranks in (2, 3):
         weights = alike(program.on(ranks), "weights", "the weights", 1e-6)
@@ -147,7 +147,7 @@ nn.GELU.forward = _counted
     },
     found="5775022c45eb",
 )
-def marked_twice(program: Mended) -> list[str]:
+def _marked_twice(program: Mended) -> list[str]:
     wanted = _block_learned()
     for ranks in (2, 3):
         counting = Mended.of(COUNT_GELU + program.source, "marked_twice_counted")
@@ -222,7 +222,7 @@ DataLoader.__iter__ = _counted
     },
     found="a521b7cb6abd",
 )
-def too_many_files(program: Mended) -> list[str]:
+def _too_many_files(program: Mended) -> list[str]:
     wanted = _accuracy()
     for ranks in (2, 3):
         counting = Mended.of(COUNT_FILES + program.source, "too_many_files_counted")
@@ -273,7 +273,7 @@ def _accuracy() -> float:
     },
     found="7aafa674ede1",
 )
-def other_shapes(program: Mended) -> list[str]:
+def _other_shapes(program: Mended) -> list[str]:
     wanted = _average_precision()
     for ranks in (2, 3, 4):
         run = program.on(ranks)
@@ -316,7 +316,7 @@ def _average_precision() -> float:
     },
     found="6dd6cf55be45",
 )
-def two_forwards(program: Mended) -> list[str]:
+def _two_forwards(program: Mended) -> list[str]:
     for ranks in (2, 3):
         run = program.on(ranks)
         where = f"On {ranks} ranks"

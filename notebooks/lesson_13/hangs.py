@@ -48,7 +48,7 @@ def _sgd(batch: int, epochs: int = 3) -> list[float]:
     },
     found="2415fdc61f1f",
 )
-def lonely_barrier(program: Mended) -> list[str]:
+def _lonely_barrier(program: Mended) -> list[str]:
     for ranks in (2, 3):
         run, calls = _calls(program, ranks, "slow_save")
         where = f"On {ranks} ranks"
@@ -84,7 +84,7 @@ def lonely_barrier(program: Mended) -> list[str]:
     },
     found="c8eabacc3de6",
 )
-def both_send_first(program: Mended) -> list[str]:
+def _both_send_first(program: Mended) -> list[str]:
     rod = [0.0] * 24
     rod[0] = 100.0
     for _ in range(20):
@@ -148,7 +148,7 @@ def _stops(ranks: int, patience: int = 3) -> dict[str, int]:
     },
     found="7f7dcf5dd74e",
 )
-def own_early_stop(program: Mended) -> list[str]:
+def _own_early_stop(program: Mended) -> list[str]:
     by = []
     for ranks in (2, 3):
         run, calls = _calls(program, ranks)
@@ -190,7 +190,7 @@ def _shortfall(seen: list[list[int]], samples: int) -> tuple[list[int], int]:
     },
     found="1f9638d51018",
 )
-def uneven_batches(program: Mended) -> list[str]:
+def _uneven_batches(program: Mended) -> list[str]:
     for ranks in (2, 3, 4):
         run, where = program.on(ranks), f"On {ranks} ranks"
         missed, again = _shortfall(reported(run, "seen"), 28)
@@ -217,7 +217,7 @@ def uneven_batches(program: Mended) -> list[str]:
     },
     found="b58d3b6fbae0",
 )
-def skipped_batch(program: Mended) -> list[str]:
+def _skipped_batch(program: Mended) -> list[str]:
     for ranks in (2, 3):
         run, where = program.on(ranks), f"On {ranks} ranks"
         weights = alike(run, "weights", "the weights", 1e-6) if _finite(run) else []
@@ -261,7 +261,7 @@ def _validation_loss(state: list[float]) -> float:
     },
     found="dddc02fe58d5",
 )
-def lonely_evaluation(program: Mended) -> list[str]:
+def _lonely_evaluation(program: Mended) -> list[str]:
     for ranks in (2, 3):
         run, where = program.on(ranks), f"On {ranks} ranks"
         history, states = reported(run, "valid")[0], reported(run, "state")

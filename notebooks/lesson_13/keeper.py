@@ -26,7 +26,7 @@ KINDS: Mapping[str, str] = {
 # Ends ranks that wait for each other, however busy the machine is; the total is only for a judge that can't tell.
 PATIENCE = Patience(idle_s=20, work_s=60, total_s=300, deadlock_s=3)
 
-WATCHED = Path(__file__).with_name("watched.py")
+WATCHED = Path(__file__).resolve().parents[1] / "programs" / "13_watched.py"
 
 Judge = Callable[["Mended"], list[str]]
 
@@ -89,7 +89,7 @@ class Mended:
         """Run it quietly, on CPU ranks unless `options` name a cluster, so that sums are the same on every machine.
 
         With `watch`, even an empty one, each rank also reports `calls` and `times` (its collectives by name, and how
-        often it called each) and `saves`; "slow_save" slows saving down (`watched.py`). Raises StillIll if it fails.
+        often it called each) and `saves`; "slow_save" slows saving down (`13_watched.py`). Raises StillIll if it fails.
         """
         where = {} if "cluster" in options else {"device": "cpu", "threads": 1, "engine": "local"}
         script, args = (self.path, []) if watch is None else (WATCHED, [self.path, *watch])
@@ -102,13 +102,37 @@ class Mended:
         finally:
             self.seconds += time.monotonic() - began
 
-    def show(self, ranks: int, options: Mapping[str, Any]) -> tuple[Run, str]:
-        """Run it as a `%%ranks` cell does. Returns the run, and in words why it failed; empty if it ended well."""
-        where = {} if "cluster" in options else {"device": "cpu", "threads": 1, "engine": "local"}
+    def show(self, ranks: int, options: Mapping[str, Any]) -> tuple[Run, RankError | None]:
+        """Run it as a `%%ranks` cell does, on emulated GPUs without their remarks. Returns the run, and why it failed;
+        None if it ended well."""
+        emulated = "cluster" in options
+        where = {"quiet": True} if emulated else {"device": "cpu", "threads": 1, "engine": "local"}
         try:
-            return launch(self.path, ranks, **{"timeout": PATIENCE, **where, **options}), ""
+            return launch(self.path, ranks, **{"timeout": PATIENCE, **where, **options}), None
         except RankError as error:
-            return error.run, str(error)
+            return error.run, error
+
+
+def symptom(error: RankError) -> str:
+    """A failure as it's met without a course: a hang says nothing, and each rank that dies leaves the end of a
+    traceback. Our launcher knows more, which it tells once somebody has bet."""
+    if error.run.outcome in ("deadlock", "timeout"):
+        return "And then nothing more. (All ranks were waiting, so we ended them.)"
+    said = []
+    for rank in error.run.ranks:
+        if not rank.ok:
+            said += [f"--- rank {rank.rank}: {rank.ended}"]
+            said += _shortened(rank.error["traceback"].rstrip().splitlines(), error.run.script) if rank.error else []
+    return "\n".join(said)
+
+
+def _shortened(traceback: Sequence[str], script: str) -> list[str]:
+    """Its last line of the program, and the message."""
+    own = max((i for i, line in enumerate(traceback) if script in line), default=0)
+    frames = max((i for i, line in enumerate(traceback) if line.startswith("  File ")), default=0)
+    message = next((i for i, line in enumerate(traceback) if i > frames and line[:1].isalpha()), frames)
+    ends = [line if len(line) < 400 else line[:400] + " ..." for line in traceback[message:][:6]]
+    return [*traceback[own : own + 2], *["    ..."] * (message > own + 2), *ends]
 
 
 def need(ok: object, sentence: str) -> None:

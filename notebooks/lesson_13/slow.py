@@ -69,7 +69,7 @@ def _same_training(program: Mended, wanted: dict[int, dict[str, float]]) -> None
     options=A100,
     shows=_timeline,
 )
-def one_by_one(program: Mended) -> list[str]:
+def _one_by_one(program: Mended) -> list[str]:
     alone_ms = 13.04  # what a step computes where nothing is sent
     work = _work(program.on(1, **A100))
     need(
@@ -110,7 +110,7 @@ def one_by_one(program: Mended) -> list[str]:
     options=A100,
     shows=_timeline,
 )
-def sends_each_time(program: Mended) -> list[str]:
+def _sends_each_time(program: Mended) -> list[str]:
     compute_ms = 176.0  # of five steps in which nothing is sent
     work = _work(program.on(1, **A100))
     need(
@@ -150,7 +150,7 @@ def sends_each_time(program: Mended) -> list[str]:
     options={"cluster": "8xA100"},
     shows=_whole_timeline,
 )
-def at_100_percent(program: Mended) -> list[str]:
+def _at_100_percent(program: Mended) -> list[str]:
     all_ms, caught_ms = 218.0, 134.0  # that four GPUs compute together, and until the last has ended
     run = program.on(4, cluster="8xA100")
     compute_ms = sum(_work(run, rank).compute_ms for rank in range(4))
@@ -198,7 +198,7 @@ def at_100_percent(program: Mended) -> list[str]:
     },
     found="6b000b85a579",
 )
-def everybody_decodes(program: Mended) -> list[str]:
+def _everybody_decodes(program: Mended) -> list[str]:
     for ranks in (2, 3, 4):
         run = program.on(ranks)
         where = f"On {ranks} ranks"
@@ -254,7 +254,7 @@ def everybody_decodes(program: Mended) -> list[str]:
     options=A100,
     shows=_timeline,
 )
-def looks_each_step(program: Mended) -> list[str]:
+def _looks_each_step(program: Mended) -> list[str]:
     compute_ms = 82.9  # of ten steps without a log
     work = _work(program.on(1, **A100))
     need(

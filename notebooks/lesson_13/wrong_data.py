@@ -35,7 +35,7 @@ RESUMED = [1.446, -0.948, -1.236, 5.115]
     found="7105e9541584",
     options=OWN_HASHES,
 )
-def shuffled_metrics(program: Mended) -> list[str]:
+def _shuffled_metrics(program: Mended) -> list[str]:
     alone = program.on(1)
     for ranks in (2, 3):
         run = program.on(ranks, **OWN_HASHES)
@@ -65,7 +65,7 @@ def shuffled_metrics(program: Mended) -> list[str]:
     },
     found="d8e017c77f6a",
 )
-def same_noise(program: Mended) -> list[str]:
+def _same_noise(program: Mended) -> list[str]:
     for ranks in (2, 3):
         run = program.on(ranks)
         split(run, "seen", range(96), "sample")
@@ -114,7 +114,7 @@ def same_noise(program: Mended) -> list[str]:
     found="8b69517c997d",
     ranks=3,
 )
-def own_split(program: Mended) -> list[str]:
+def _own_split(program: Mended) -> list[str]:
     for ranks in (2, 3, 4):
         run = program.on(ranks)
         trained, validated = ({i for own in reported(run, key) for i in own} for key in ("trained", "validated"))
@@ -155,7 +155,7 @@ def own_split(program: Mended) -> list[str]:
     found="1aedaad75d2d",
     ranks=4,
 )
-def other_world(program: Mended) -> list[str]:
+def _other_world(program: Mended) -> list[str]:
     for ranks in (1, 2, 3, 4):
         where, run = f"On {counted(ranks, 'rank')}", program.on(ranks)
         rates = alike(run, "rates", "the learning rates")
@@ -197,7 +197,7 @@ def other_world(program: Mended) -> list[str]:
     },
     found="d6fddf47d109",
 )
-def late_load(program: Mended) -> list[str]:
+def _late_load(program: Mended) -> list[str]:
     alone = program.on(1)
     wanted, first = reported(alone, "weights")[0], reported(alone, "first")[0]
     need(gap(first, 6.4146) < 0.01, f"On 1 rank, the first loss is {first:.3f}; with last week's weights it's 6.415.")
@@ -240,7 +240,7 @@ def late_load(program: Mended) -> list[str]:
     },
     found="b32839c0393a",
 )
-def half_reduced(program: Mended) -> list[str]:
+def _half_reduced(program: Mended) -> list[str]:
     alone = program.on(1)
     wanted, expected, schedule = (reported(alone, key)[0] for key in ("weights", "losses", "rates"))
     need(

@@ -65,7 +65,7 @@ def _as_one_process(program: Mended, name: str, key: str, what: str) -> float:
     },
     found="8ab1a9aa5a78",
 )
-def thawed_later(program: Mended) -> list[str]:
+def _thawed_later(program: Mended) -> list[str]:
     one = program.on(1)
     (losses,), (norms,) = reported(one, "val_loss"), reported(one, "backbone_norm")
     need(len(losses) == len(norms) == 8, f"The program reports {len(losses)} epochs, and had 8.")
@@ -101,7 +101,7 @@ def thawed_later(program: Mended) -> list[str]:
     },
     found="e2806ccb511a",
 )
-def token_means(program: Mended) -> list[str]:
+def _token_means(program: Mended) -> list[str]:
     one = _as_one_process(program, "token_means", "loss", "the loss over all tokens")
     for ranks in (2, 3, 4):
         run = program.on(ranks)
@@ -129,7 +129,7 @@ def token_means(program: Mended) -> list[str]:
     },
     found="c5d277580e9e",
 )
-def gathered_without_gradient(program: Mended) -> list[str]:
+def _gathered_without_gradient(program: Mended) -> list[str]:
     one = _as_one_process(program, "gathered_without_gradient", "loss", "the loss")
     for ranks in (2, 3, 4):
         run = program.on(ranks)
@@ -156,7 +156,7 @@ def gathered_without_gradient(program: Mended) -> list[str]:
     },
     found="ac83a46a6e34",
 )
-def own_norms(program: Mended) -> list[str]:
+def _own_norms(program: Mended) -> list[str]:
     one = _as_one_process(program, "own_norms", "loss", "the loss")
     (norms,) = reported(program.on(1), "norms")
     for ranks in (2, 3):
@@ -185,7 +185,7 @@ def own_norms(program: Mended) -> list[str]:
     },
     found="8848b57fa1c6",
 )
-def optimizer_first(program: Mended) -> list[str]:
+def _optimizer_first(program: Mended) -> list[str]:
     one = _as_one_process(program, "optimizer_first", "losses", "the loss")
     for ranks in (2, 3):
         run = program.on(ranks, watch=[])
@@ -214,7 +214,7 @@ def optimizer_first(program: Mended) -> list[str]:
     },
     found="ef2909f5b057",
 )
-def half_a_checkpoint(program: Mended) -> list[str]:
+def _half_a_checkpoint(program: Mended) -> list[str]:
     program.on(2)  # so that an error names a line of the cell
     for ranks in (2, 3):
         run = program.on(ranks, watch=[])

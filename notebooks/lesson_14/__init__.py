@@ -20,11 +20,14 @@ from course_utils.for_lessons import (
     RUST,
     Card,
     Figure,
+    Table,
     add_json_line,
     bet,
     checked_script,
+    counted,
     digest,
     figure_first,
+    intersection,
     json_lines,
     new_axes,
     notebook_folder,
@@ -98,14 +101,14 @@ def show_light(guess: Guess = ...) -> Figure:
         range(len(others)), [100 * part for part in others.values()], color=GREY, height=0.62, hatch="//", edgecolor="w"
     )
     for place, part in enumerate(others.values()):
-        ax.text(100 * part + 0.8, place, f"{part:.0%}", va="center", color=INK, fontsize=9)
+        ax.text(100 * part + 0.8, place, f"{part:.0%}", va="center", color=INK, fontsize=9, bbox=_PAPER)
     _rungs(ax, list(others))
     ax.set_xlabel("% of what their GPUs can do in 16 bits (MFU), published")
     listed = ", ".join(f"{name} {part:.0%}" for name, part in others.items())
     return Figure(mpl, f"What others reached of the speed of light: {listed}.")
 
 
-def run_attempt(line: str, cell: str) -> None:
+def _run_attempt(line: str, cell: str) -> None:
     """What `%%attempt NAME [TIMES]` does: look at a program, let it through the gate, score it, and show what it did.
     TIMES is a bet: how many times as fast as the attempt before."""
     name, expected = _asked(line)
@@ -193,12 +196,11 @@ def show_staircase() -> Figure:
     best = max(steps, key=lambda s: s.part)
     mpl, (ax,) = new_axes(size=(7.2, max(2.2, 1.2 + 0.42 * len(steps))))
     _ladder(ax, steps)
-    times = best.part / steps[0].part
-    claim(
-        f"{best.name} uses {best.part:.1%} of eight A100, {times:.1f} times as much as {steps[0].name}",
-        best.part >= steps[0].part,
+    versus = f", {best.part / steps[0].part:.1f} times as much as {steps[0].name}" if best is not steps[0] else ""
+    claim(f"{best.name} uses {best.part:.1%} of eight A100{versus}", 0 < best.part < 1)
+    return Figure(
+        mpl, f"{counted(len(steps), 'attempt')}, emulated: from {steps[0].part:.1%} to {best.part:.1%} of eight A100."
     )
-    return Figure(mpl, f"{len(steps)} attempts, emulated: from {steps[0].part:.1%} to {best.part:.1%} of eight A100.")
 
 
 def _ladder(ax: Any, steps: Sequence[Score]) -> None:
@@ -218,9 +220,9 @@ def _ladder(ax: Any, steps: Sequence[Score]) -> None:
 
 def _rungs(ax: Any, names: Sequence[str]) -> None:
     """Lines for what others reach, and the names of the bars."""
-    for part, words, colour in ((COURSE, "this course", GREY), (EXPERT, "experts", RUST)):
+    for part, words, colour, side in ((COURSE, "this course ", GREY, "right"), (EXPERT, " experts", RUST, "left")):
         ax.axvline(100 * part, color=colour, linestyle="--", linewidth=1.2)
-        ax.text(100 * part, -0.7, words, ha="center", va="bottom", color=colour, fontsize=9)
+        ax.text(100 * part, -0.7, words, ha=side, va="bottom", color=colour, fontsize=9)
     ax.axvline(100, color=INK, linewidth=1.5)
     ax.text(99, -0.7, "speed of light", ha="right", va="bottom", color=INK, fontsize=9)
     ax.set_xlim(0, 102)
@@ -256,16 +258,31 @@ def _last_step(run: Run) -> list[tuple[float, float, str, str]]:
     begin, end = run.emulated.steps(0)[-1]
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for _, s, e, what, label in run.emulated.spans(0):
-        if e > begin and s < end:
+        if e > begin and s < end and what != "loading":  # microseconds, which would halve what they lie beside
             kind = (what, label if what == "compute" else "")
             found.setdefault(kind, []).append((max(s, begin), min(e, end)))
-    joined = ((kind, stretch) for kind, all_ in found.items() for stretch in _joined(all_, (end - begin) / 500))
+    sending = union([stretch for (what, _), all_ in found.items() if what == "communication" for stretch in all_])
+    near = (end - begin) / 500
+    joined = (
+        (kind, stretch)
+        for kind, all_ in found.items()
+        for stretch in (union(all_) if kind[0] == "communication" else _joined(all_, near, sending))
+    )
     return sorted((s - begin, e - begin, what, label) for (what, label), (s, e) in joined)
 
 
-def _joined(stretches: Sequence[tuple[float, float]], near: float) -> list[tuple[float, float]]:
-    """The same, where gaps too small to be drawn are closed."""
-    return [(s, e - near) for s, e in union([(s, e + near) for s, e in stretches])]
+def _joined(
+    stretches: Sequence[tuple[float, float]], near: float, apart: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """The same, where gaps too small to be drawn are closed, but for those in which something of `apart` lies."""
+    found: list[tuple[float, float]] = []
+    for start, end in union(stretches):
+        gap = [(found[-1][1], start)] if found else []
+        if gap and start - found[-1][1] < near and not intersection(gap, apart):
+            found[-1] = (found[-1][0], end)
+        else:
+            found.append((start, end))
+    return found
 
 
 @figure_first
@@ -273,12 +290,12 @@ def show_one_way() -> Figure:
     """One way up, step by step, on the virtual clock; and each step's changes behind a click."""
     found = [(step, _way_score(step)) for step in way_up()]
     scores = [each for _, each in found]
-    for (step, now), before in zip(found[1:], scores, strict=False):
-        times = now.tokens_per_s / before.tokens_per_s
-        say(f"*{step.name}*, {times:.2f} times: {step.why}")
+    times = [1.0, *(now.tokens_per_s / before.tokens_per_s for before, now in zip(scores, scores[1:], strict=False))]
+    rows = [(step.name, f"{by:.2f}", step.why) for (step, _), by in list(zip(found, times, strict=True))[1:]]
+    show(Table(("step", "times as fast", "why"), rows, "lrl"))
     claim(
         f"each of the {len(found) - 1} changes makes it faster, {scores[-1].part / scores[0].part:.0f} times in all",
-        all(b.tokens_per_s > a.tokens_per_s for a, b in zip(scores, scores[1:], strict=False)),
+        all(by > 1 for by in times[1:]),
     )
     mpl, (ax,) = new_axes(size=(7.2, 1.2 + 0.42 * len(scores)))
     _ladder(ax, scores)
@@ -305,6 +322,6 @@ def deal(path: str | Path, sizes: Mapping[str, int] = GPT) -> Path:
 
 
 if (_shell := get_ipython()) is not None:
-    _shell.register_magic_function(run_attempt, "cell", "attempt")
+    _shell.register_magic_function(_run_attempt, "cell", "attempt")
 
-__all__ = ["board", "deal", "run_attempt", "show_light", "show_one_way", "show_staircase", "show_timelines", "where"]
+__all__ = ["board", "deal", "show_light", "show_one_way", "show_staircase", "show_timelines", "where"]

@@ -16,7 +16,7 @@ from course_utils.for_lessons import cluster, covered, intersection, union
 from .rules import Refused
 from .toy import options_of
 
-STEPPED = Path(__file__).with_name("stepped.py")
+STEPPED = Path(__file__).resolve().parents[1] / "programs" / "14_stepped.py"
 CLUSTER = "8xA100"
 GPUS = 8
 GPT = {"words": 50257, "width": 2048, "layers": 24, "heads": 16, "length": 2048}

@@ -1,6 +1,6 @@
 """On a rank: runs a program as `__main__`, and reports what its optimizer stepped, each time.
 
-stepped.py PROGRAM [its options]
+14_stepped.py PROGRAM [its options]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """On a rank: runs a mended program as `__main__`, and reports how many collectives it called and how often it saved.
 
-    watched.py PROGRAM [slow_save]
+    13_watched.py PROGRAM [slow_save]
 
 `slow_save` has every `torch.save` take 0.5 s longer, so that a rank that reads without waiting shows it each time.
 """
