@@ -60,7 +60,7 @@ def test_a_verdict_the_wrong_way_round_was_not_shown_either():
     assert claim("two ranks are faster", Verdict("contradicted", "")) is False
 
 
-@pytest.mark.parametrize("number", [f"{n:02}" for n in range(13)])
+@pytest.mark.parametrize("number", [f"{n:02}" for n in range(15)])
 def test_every_lesson_has_a_headline(number):
     """What it's about; a slow test runs the lesson, and asks whether that was seen."""
     (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")

@@ -27,7 +27,7 @@ list_claims = load_tool("list_claims")
 CELL_TIMEOUT_S = 180
 # Whose core runs in `make test`. All lessons run whole in `make test-all`.
 SHORT = ("04",)
-LONG = ("01", "04", "07", "11", "12")  # compile, train or start other frameworks
+LONG = ("01", "04", "07", "11", "12", "13", "14")  # compile, train or start other frameworks
 LIMIT_S = {"notebooks": 75, "exercises": 75, "solutions": 20}  # on 2 idle cores
 SLACK = 4  # a busy or slow machine may take this many times as long before the test fails
 

@@ -10,8 +10,19 @@ from typing import Any
 
 from IPython import get_ipython
 
-from course_utils import LaunchError
-from course_utils.for_lessons import Card, Program, Table, add_json_line, digest, json_lines, notebook_folder, say, show
+from course_utils import LaunchError, Run, claim
+from course_utils.for_lessons import (
+    Card,
+    Program,
+    Table,
+    add_json_line,
+    counted,
+    digest,
+    json_lines,
+    notebook_folder,
+    say,
+    show,
+)
 
 from . import dies, hangs, slow, wrong_data, wrong_gradients  # noqa: F401  (each puts its cages among the others)
 from .keeper import CAGES, KINDS, Cage, Mended, StillIll, symptom
@@ -36,7 +47,7 @@ def _run_cage(line: str, cell: str) -> None:
     if caught:
         if letter:
             say("Now mend the program, up in this cell, and run it again.")
-        _record(cage, letter, "caught")
+        _record(cage, letter, "caught", as_told=_shows(cage, run))
         return
     card = judged(cage, program)
     _record(cage, letter, card.outcome)
@@ -70,9 +81,16 @@ def _bet(cage: Cage, letter: str) -> str:
     return f"You said {letter}. {cage.told[letter]}"
 
 
-def _record(cage: Cage, letter: str, outcome: str) -> None:
+def _shows(cage: Cage, run: Run) -> bool:
+    """Whether a caught program hung, died or came to its end, as its kind does."""
+    if cage.kind == "hangs":
+        return run.outcome in ("deadlock", "timeout")
+    return not run.ok and run.outcome == "failed" if cage.kind == "dies" else run.ok
+
+
+def _record(cage: Cage, letter: str, outcome: str, **more: bool) -> None:
     record = {"cage": cage.name, "bet": letter, "outcome": outcome, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    add_json_line(notebook_folder() / RECORDS, record)
+    add_json_line(notebook_folder() / RECORDS, record | more)
 
 
 def take_home() -> Program:
@@ -83,6 +101,13 @@ def take_home() -> Program:
 def tally() -> Table:
     """Which of the cages you've opened: by kind, whether your first bet was right, and whether it's mended."""
     records = list(json_lines(notebook_folder() / RECORDS))
+    caught = {r["cage"]: r["as_told"] for r in records if "as_told" in r}
+    if caught:
+        claim(
+            f"{sum(caught.values())} of {counted(len(caught), 'program')} did, as they were caught, what their pages say",
+            all(caught.values()),
+            headline=True,
+        )
     rows = [_row(cage, [r for r in records if r["cage"] == cage.name]) for cage in _in_order()]
     mended = sum(row[3] == "✓" for row in rows)
     return Table(("", "cage", "first bet", "mended"), rows, "llll", note=f"{mended} of {len(rows)} mended")

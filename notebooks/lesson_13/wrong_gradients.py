@@ -202,7 +202,7 @@ def _optimizer_first(program: Mended) -> list[str]:
 
 @cage(
     "half_a_checkpoint",
-    "wrong",
+    "dies",
     "The checkpoint is there, and nobody can load it",
     right="d",
     told={

@@ -296,6 +296,7 @@ def show_one_way() -> Figure:
     claim(
         f"each of the {len(found) - 1} changes makes it faster, {scores[-1].part / scores[0].part:.0f} times in all",
         all(by > 1 for by in times[1:]),
+        headline=True,
     )
     mpl, (ax,) = new_axes(size=(7.2, 1.2 + 0.42 * len(scores)))
     _ladder(ax, scores)
