@@ -126,7 +126,7 @@ def test_a_cage_shows_its_symptom_hears_a_bet_and_judges_a_mended_program(own_ke
     wrong = changed("late_load", next(iter(MENDS["late_load"]["wrong"].values())))
     assert "not mended yet" in said(own_kernel.run(f"%%cage late_load c\n{wrong}"))
     tally = said(own_kernel.run("print(lesson_13.tally())"))
-    assert "1 of 29 mended" in tally and "1 of 1 program did, as they were caught" in tally
+    assert "1 of 29 mended" in tally and "1 of 1 caught program did what the pages say" in tally
     row = next(line for line in tally.splitlines() if "late_load" in line)
     assert "✗" in row and "✓" in row, "the first bet counts, and a mended program stays mended"
 

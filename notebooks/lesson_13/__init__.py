@@ -104,7 +104,7 @@ def tally() -> Table:
     caught = {r["cage"]: r["as_told"] for r in records if "as_told" in r}
     if caught:
         claim(
-            f"{sum(caught.values())} of {counted(len(caught), 'program')} did, as they were caught, what their pages say",
+            f"{sum(caught.values())} of {counted(len(caught), 'caught program')} did what the pages say",
             all(caught.values()),
             headline=True,
         )
