@@ -23,6 +23,7 @@ from lesson_14.steps import way_up
 
 NOTEBOOK = ROOT / "notebooks" / "14_capstone.ipynb"
 CHEATS = tomllib.loads((ROOT / "tests" / "capstone.toml").read_text(encoding="utf-8"))
+LIGHT = scoring.light_tokens_per_s()
 WAY = {step.name: step.program for step in way_up()}
 
 
@@ -88,12 +89,31 @@ def test_a_score_is_the_same_to_the_last_digit(tmp_path: Path) -> None:
     assert sum(first.seconds.values()) == pytest.approx(2 * first.step_s, rel=0.02)
 
 
+@pytest.mark.slow
+def test_an_optimizer_that_is_shared_out_counts_as_one(tmp_path: Path) -> None:
+    """ZeRO's steps another one inside, for this rank's part."""
+    source = WAY["ddp"]
+    for was, now in (
+        ("torch.optim.AdamW(", "ZeroRedundancyOptimizer("),
+        ("lr=3e-4, foreach=False", "optimizer_class=torch.optim.AdamW, lr=3e-4"),
+        ("import argparse\n", "import argparse\nfrom torch.distributed.optim import ZeroRedundancyOptimizer\n"),
+    ):
+        assert source.count(was) == 1
+        source = source.replace(was, now)
+    (tmp_path / "program.py").write_text(source)
+    rules.check(source)
+    found, _ = scoring.score(tmp_path / "program.py", "zero")
+    (tmp_path / "plain.py").write_text(WAY["ddp"])
+    assert found.part > scoring.score(tmp_path / "plain.py", "plain")[0].part
+
+
 def test_the_speed_of_light_is_what_the_page_says() -> None:
     weights = scoring.weights_of(scoring.GPT)
     reference = toy._reference().GPT(*toy.TOY.values())
     assert sum(p.numel() for p in reference.parameters()) == scoring.weights_of(toy.TOY)
     assert 1.3e9 < weights < 1.33e9 and scoring.peak_flops() == 8 * 312e12
-    assert scoring.light_tokens_per_s() == pytest.approx(8 * 312e12 / (6 * weights), rel=0.005)
+    attention = 12 * 24 * 2048 * 2048
+    assert scoring.light_tokens_per_s() == pytest.approx(8 * 312e12 / (6 * weights + attention), rel=1e-9)
 
 
 # --- Programs that cheat ----------------------------------------------------------------------------------------------
@@ -136,6 +156,11 @@ def test_a_cheat_is_refused_with_a_reason(name: str, tmp_path: Path) -> None:
         "from torch.distributed.optim import ZeroRedundancyOptimizer",
         "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
         "if saved is not None: pass",
+        "ranks = torch.distributed.get_world_size()\nif i % ranks == rank: pass",
+        "parts = mine.split(options.micro_batch)\nif i + 1 == len(parts): pass",
+        "batch = train[step * options.batch :]\nif batch is None: pass",
+        "for module in model.modules(): pass",
+        "x = x.view(options.batch, -1)\nif x.isnan().any(): pass",
         "while begin < options.steps: pass",
     ],
 )
@@ -219,7 +244,7 @@ def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_board_keeps_the_latest_of_each_name(attempts: Path) -> None:
     assert [(s.name, s.tokens_per_s) for s in lesson_14.board()] == [("naive", 7e3), ("faster", 120e3)]
     figure = lesson_14.show_staircase()
-    assert "2 attempts, emulated: from 2.2% to 37.8%" in figure.summary
+    assert "2 attempts, emulated: from 2.6% to 43.8%" in figure.summary
 
 
 def test_a_board_without_attempts_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +258,7 @@ def test_a_board_without_attempts_says_what_to_do(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("guess", "said"),
     [
-        (..., "317,187 tokens a second."),
+        (..., f"{LIGHT:,.0f} tokens a second."),
         (300_000, "you know your GPUs"),
         (40_000, "That's one GPU"),
         (1e6, "More than the speed of light"),
@@ -264,7 +289,9 @@ def test_an_attempt_is_told_in_words(times: float, expected: float | None, said:
     assert said in lesson_14._in_words(now, [naive])
 
 
-@pytest.mark.parametrize(("part", "said"), [(0.1, "reaches 37%"), (0.4, "Experts reach 45%"), (0.46, "experts reach.")])
+@pytest.mark.parametrize(
+    ("part", "said"), [(0.1, "reaches 43%"), (0.45, "Experts reach 52%"), (0.53, "experts reach.")]
+)
 def test_each_rung_has_its_words(part: float, said: str) -> None:
     assert said in lesson_14._rung(part)
 

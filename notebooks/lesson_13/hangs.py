@@ -137,7 +137,7 @@ def _stops(ranks: int, patience: int = 3) -> dict[str, int]:
 @cage(
     "own_early_stop",
     "hangs",
-    "One rank is done, the other trains for ever",
+    "One rank is done, and the job never ends",
     right="d",
     told={
         "a": "Rank 1 says that it stopped after epoch 14, so its loss did what it should. Who doesn't say so?",

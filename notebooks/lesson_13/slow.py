@@ -53,7 +53,7 @@ def _same_training(program: Mended, wanted: dict[int, dict[str, float]]) -> None
 @cage(
     "one_by_one",
     "slow",
-    "Two times slower on eight GPUs than on one",
+    "A step takes twice as long on eight GPUs as on one",
     right="c",
     told={
         "a": "The 240 MB of gradients would take less than 2 ms in one piece, at what these links can do. Look at how "
@@ -94,7 +94,7 @@ def _one_by_one(program: Mended) -> list[str]:
 @cage(
     "sends_each_time",
     "slow",
-    "It steps once for eight micro-batches, and saves no time",
+    "Gradients should travel once for eight micro-batches, and a step is no faster",
     right="b",
     told={
         "a": "Everything can be sent in 5 ms, and hidden behind a backward pass. Count in the timeline how often it's "
@@ -135,7 +135,7 @@ def _sends_each_time(program: Mended) -> list[str]:
 @cage(
     "at_100_percent",
     "slow",
-    "All GPUs are at 100%, and half of the time nothing is trained",
+    "All GPUs are at 100%, and most of the time nothing is trained",
     right="d",
     told={
         "a": "The sums of gradients take 6 ms of 134 in all. Look at what ranks 1 to 3 do when rank 0 reports.",
@@ -239,7 +239,7 @@ def _everybody_decodes(program: Mended) -> list[str]:
 @cage(
     "looks_each_step",
     "slow",
-    "Since it logs gradient norms, a step takes half as long again",
+    "Since it logs gradient norms, a step takes 1.5 times as long",
     right="c",
     told={
         "a": "The norms take 1.6 ms of a step, and it takes 4.8 ms longer. Look at the gaps of the GPU.",

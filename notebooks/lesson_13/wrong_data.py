@@ -98,7 +98,7 @@ def _same_noise(program: Mended) -> list[str]:
 @cage(
     "own_split",
     "wrong",
-    "It guesses coin flips, with three ranks only",
+    "It guesses coin flips, with several ranks only",
     right="d",
     told={
         "a": "It does: the loss comes to 0. But by heart helps only with samples it was trained on, and on one rank "
@@ -235,8 +235,8 @@ def _late_load(program: Mended) -> list[str]:
         "part of the sum, and their schedulers decide by that. Once the rates differ, the weights do. "
         "`all_reduce` gives everybody the sum.",
         "c": "Then the losses would be equal, and only the rates would differ. Compare the losses.",
-        "d": "Each rank validates with its part, as it should: that's what the sum over the ranks is for. Whose sum is "
-        "it?",
+        "d": "All samples are cut into parts, one for each rank, so none is missing and none comes twice. Whose "
+        "sum is it that rank 1 goes by?",
     },
     found="b32839c0393a",
 )

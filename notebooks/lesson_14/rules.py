@@ -26,7 +26,7 @@ BUILTINS = {
 }  # fmt: skip
 PARTS = {
     "_C", "_dynamo", "_inductor", "_subclasses", "builtins", "cpp_extension", "ctypes", "f_back", "f_globals",
-    "f_locals", "fake_pg", "gc", "hub", "importlib", "inspect", "library", "load_library", "modules",
+    "f_locals", "fake_pg", "gc", "hub", "importlib", "inspect", "library", "load_library",
     "multiprocessing", "os",
     "package", "pathlib", "subprocess", "sys", "testing", "tempfile", "threading", "FakeTensorMode", "fromfile",
     "from_file", "memmap", "load_url",
@@ -48,6 +48,8 @@ SIZES = {
     "width", "layers", "heads", "length", "shape", "numel", "nbytes", "element_size", "ndim", "size",
     "get_world_size", "num_embeddings", "embedding_dim", "in_features", "out_features", "memory_allocated",
 }  # fmt: skip
+MADE_OF = {"int", "float", "bool", "len", "min", "max", "abs", "round", "sum", "log", "log2", "sqrt"}
+BOTH = "`fused=True` and DDP without device_ids work on CPUs too."
 WHERE = {"type", "is_cuda", "is_cpu", "device", "index"}
 PLACES = {"is_available", "device_count", "get_device_name", "get_device_properties", "mem_get_info", "get_backend"}
 SWITCHES = ("torch.backends.",)  # what a program may set in torch
@@ -159,26 +161,54 @@ def _path(node: ast.expr) -> tuple[str, str]:
 
 
 def _asked(node: ast.AST, sized: set[str]) -> None:
-    """No condition may depend on how large things are, or on what they run on: then it would be two programs. Only
-    whether there is one, or none, is a fair question, as in `if ranks > 1`."""
+    """No condition may depend on how large things are, or on what they run on: then it would be two programs. A size
+    may be compared with 0 or 1, as in `if ranks > 1`, and with what isn't known before, as in `i % ranks == rank`."""
+    tests: list[ast.expr] = []
     if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
-        test: ast.AST = node.test
-    elif isinstance(node, ast.Compare | ast.BoolOp):
-        test = node
+        tests = [node.test]
+    elif isinstance(node, ast.Compare):
+        tests = [node]
+    elif isinstance(node, ast.BoolOp):
+        tests = node.values
     elif isinstance(node, ast.comprehension):
-        test = ast.Tuple(node.ifs)
+        tests = node.ifs
     elif isinstance(node, ast.Match):
-        test = node.subject
-    else:
-        return
-    fair = isinstance(test, ast.Compare) and all(
-        isinstance(side, ast.Constant) and side.value in (0, 1, None) for side in test.comparators
-    )
-    for part in ast.walk(test):
-        if isinstance(part, ast.Attribute) and part.attr in WHERE:
-            _refuse(node, f"a condition looks at `.{part.attr}`", "A program has to do the same wherever it runs.")
-        if not fair and (what := _size(part, sized)):
-            _refuse(node, f"a condition looks at `{what}`", "A program has to do the same at every size.")
+        tests = [node.subject]
+    for test in tests:
+        for part in ast.walk(test):
+            if isinstance(part, ast.Attribute) and part.attr in WHERE:
+                _refuse(
+                    node, f"a condition looks at `.{part.attr}`", f"A program does the same wherever it runs. {BOTH}"
+                )
+        sides = [test.left, *test.comparators] if isinstance(test, ast.Compare) else [test]
+        if all(_known(side, sized) for side in sides) and (what := _in(test, sized)):
+            if not any(isinstance(side, ast.Constant) and side.value in (0, 1, None) for side in sides):
+                _refuse(node, f"a condition looks at `{what}`", "A program does the same at every size.")
+
+
+def _known(node: ast.AST, sized: set[str]) -> bool:
+    """Whether an expression is made of sizes and numbers alone, so that it tells one run from another."""
+    if isinstance(node, ast.Compare | ast.BoolOp):
+        return False  # is looked at by itself
+    if _size(node, sized) or isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.Call):
+        return (
+            _size(node.func, sized) != ""
+            or _last_name(node.func) in MADE_OF
+            and all(_known(a, sized) for a in node.args)
+        )
+    if isinstance(node, ast.BinOp):
+        return _known(node.left, sized) and _known(node.right, sized)
+    if isinstance(node, ast.UnaryOp):
+        return _known(node.operand, sized)
+    if isinstance(node, ast.Subscript):
+        return _size(node.value, sized) != ""
+    return False
+
+
+def _in(node: ast.AST, sized: set[str]) -> str:
+    return next((found for part in ast.walk(node) if (found := _size(part, sized))), "")
 
 
 def _sized(tree: ast.AST) -> set[str]:
@@ -189,7 +219,7 @@ def _sized(tree: ast.AST) -> set[str]:
         new = {
             name
             for target, value in pairs
-            if any(_size(part, found) for part in ast.walk(value))
+            if _known(value, found) and _in(value, found)
             for name in map(_last_name, _flat([target]))
             if name and name not in found
         }
