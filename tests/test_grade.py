@@ -241,3 +241,37 @@ def test_a_release_has_no_solutions_and_judges(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "course_utils.check", "04.1", str(answer)]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and "solved" in done.stdout, done.stdout + done.stderr
+
+
+# --- For other graders ------------------------------------------------------------------------------------------------
+
+
+def test_nbgrader_and_otter_get_a_grade_for_each_exercise(tmp_path: Path) -> None:
+    """The form of what they get; both were tried on a class of ten."""
+    graders = load_tool("for_graders")
+    worth = grade.points()
+    assert (
+        graders.for_nbgrader(tmp_path / "nbgrader", worth) == graders.for_otter(tmp_path / "otter", worth) == len(worth)
+    )
+    (path,) = (tmp_path / "nbgrader").glob("source/04_*/*.ipynb")
+    cells = nbformat.read(path, as_version=4).cells
+    (i,) = (i for i, cell in enumerate(cells) if cell.source.startswith("%%exercise 04.2"))
+    answer, test = cells[i].metadata["nbgrader"], cells[i + 1].metadata["nbgrader"]
+    assert answer["solution"] and not answer["grade"] and test["grade"] and test["locked"]
+    assert test["points"] == worth["04.2"] and 'solved("04.2")' in cells[i + 1].source
+    names = [cell.metadata["nbgrader"]["grade_id"] for cell in cells if "nbgrader" in cell.metadata]
+    assert len(set(names)) == len(names)
+    scope: dict[str, Any] = {}
+    (tests,) = (tmp_path / "otter").glob("04_*/tests")
+    exec((tests / "q04_3a.py").read_text(), scope)
+    assert scope["test"]["points"] == worth["04.3a"] and "solved('04.3a')" in str(scope["test"])
+    assert graders.main.__module__ and compile(graders.CONFIG, "nbgrader_config.py", "exec")
+
+
+def test_an_exercise_counts_as_solved_by_the_last_try_of_this_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from course_utils import check
+
+    monkeypatch.setattr(check, "_here", {"04.1": "solved", "04.2": "not solved"})
+    assert check.solved("04.1") and not check.solved("04.2") and not check.solved("04.3a")
+    with pytest.raises(check.UnknownExercise):
+        check.solved("04.9")
