@@ -450,7 +450,7 @@ def test_a_solved_card_says_how_many_are_solved_and_what_comes_next(
     assert "Next: 04.1" in lines[-2] and lines[-1] == "9 of 9 solved. Next: lesson 05"
     for name in lesson_exercises("12"):
         check_exercise(name, "x = 1\n")
-    assert "4 of 4 solved. That was the last lesson." in capsys.readouterr().out
+    assert "4 of 4 solved. Next: lesson 13" in capsys.readouterr().out
 
 
 def test_what_an_answer_prints_is_shown_for_each_rank(capsys: pytest.CaptureFixture[str]) -> None:
