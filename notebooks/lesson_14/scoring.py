@@ -32,10 +32,11 @@ def weights_of(size: Mapping[str, int]) -> int:
 
 
 def flops_of(size: Mapping[str, int], tokens: float, checked: float = 0.0) -> float:
-    """The arithmetic of the products alone, for training on so many tokens and checking others: 2 for each weight and
-    token forward, twice that backward (Kaplan et al., 2020, section 2.1). Places are only looked up."""
-    products = weights_of(size) - size["length"] * size["width"]
-    return 2.0 * products * (3 * tokens + checked)
+    """The least arithmetic for training on so many tokens and checking others: 2 for each weight and token forward,
+    twice that backward (Kaplan et al., 2020, section 2.1), and attention's below its diagonal. Places are only looked
+    up."""
+    attention = size["layers"] * size["width"] * size["length"]
+    return 2.0 * (weights_of(size) - size["length"] * size["width"] + attention) * (3 * tokens + checked)
 
 
 def flops_per_token(size: Mapping[str, int]) -> float:
