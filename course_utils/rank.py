@@ -36,6 +36,11 @@ def _env_int(name: str, default: int) -> int:
     return int(os.environ.get(name, default))
 
 
+def _of_the_launch() -> int:
+    """This rank's number in the launch. Where few ranks stand for many, it isn't the one that the program sees."""
+    return _env_int("COURSE_RANK", _env_int("RANK", 0))
+
+
 def device() -> torch.device:
     """The device of this rank: `cuda:K` if the launch gave it a GPU, otherwise `cpu`.
 
@@ -111,7 +116,7 @@ def report(*, progress: tuple[float, float] | None = None, **values: Any) -> Non
     line = json.dumps(record) + "\n"
     # One write of one line to a file opened for appending: never torn, and there even if the rank dies right after.
     fd = os.open(
-        os.path.join(folder, f"rank{_env_int('RANK', 0)}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
+        os.path.join(folder, f"rank{_of_the_launch()}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
     )
     try:
         os.write(fd, line.encode())
@@ -181,7 +186,7 @@ def trace_path(name: str = "trace") -> str:
     It lies next to the launch's records, or outside a launch in the working folder. If a script makes several traces,
     give each a `name`.
     """
-    return os.path.join(os.environ.get("COURSE_RUN_DIR", ""), f"rank{_env_int('RANK', 0)}.{name}.json.gz")
+    return os.path.join(os.environ.get("COURSE_RUN_DIR", ""), f"rank{_of_the_launch()}.{name}.json.gz")
 
 
 def _wait_for_gloo() -> None:

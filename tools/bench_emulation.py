@@ -19,6 +19,7 @@ import argparse
 import functools
 import importlib
 import math
+import re
 import statistics
 import sys
 import tempfile
@@ -191,9 +192,8 @@ def memory_rows(cases: tuple[str, ...] = ("resnet18", "resnet50", "gpt-small", "
 def reserved_rows() -> Iterator[Row]:
     for ranks, published_gib in RESERVED_GIB.items():
         args = ["llama3-8b:2:8192:selective:1:eager:1"]
-        run = launch(LANGUAGE, 1, args, cluster=f"{ranks}xH200", one_of=ranks, quiet=True, timeout=900)
-        (record,) = run.ranks[0].records
-        yield Row(f"Llama 3.1 8B, FSDP2 on {ranks} GPUs", record["peak_bytes"] / 2**30, published_gib, "GiB")
+        found = language(args[0], f"{ranks}xH200")
+        yield Row(f"Llama 3.1 8B, FSDP2 on {ranks} GPUs", found["peak_bytes"] / 2**30, published_gib, "GiB")
 
 
 def of_class(cls: str) -> list[published.Case]:
@@ -294,8 +294,19 @@ def language_rows(role: str, ids: tuple[str, ...] = ()) -> Iterator[Row]:
                 batch = int(what.split(":")[2])
                 yield Row(case.id, batch / train(name, [what])[what]["samples_per_s"] * 1e3, case.observed)
             else:
-                run = launch(LANGUAGE, 1, [what], cluster=name, one_of=cluster(name).count, quiet=True, timeout=900)
-                yield Row(case.id, run.ranks[0].records[-1]["tokens_per_s"], case.observed, "/s")
+                yield Row(case.id, language(what, name)["tokens_per_s"], case.observed, "/s")
+
+
+def language(case: str, name: str) -> dict[str, float]:
+    """What a case of the language models' program reaches and holds at its fullest: one rank of so many, or one for
+    each stage of a pipeline."""
+    (stages,) = re.findall(r"pp(\d+)", case.split(":")[4]) or ["1"]
+    run = launch(LANGUAGE, int(stages), [case], cluster=name, one_of=cluster(name).count, quiet=True, timeout=900)
+    found = [rank.records[-1] for rank in run.ranks]
+    return {
+        "tokens_per_s": min(record["tokens_per_s"] for record in found),
+        "peak_bytes": max(record["peak_bytes"] for record in found),
+    }
 
 
 # Ways to train, each as one of so many: 2 sequences of 8,192 tokens a GPU, or one of 32,768.
@@ -321,14 +332,14 @@ def plan() -> None:
         for case in ways:
             began = time.monotonic()
             try:
-                run = launch(LANGUAGE, 1, [case], cluster=name, one_of=cluster(name).count, quiet=True, timeout=900)
+                found = language(case, name)
             except RankError as error:
                 if "OutOfMemoryError" not in str(error):
                     raise
                 print(f"{name:<11}{case:<44} doesn't fit", flush=True)
                 continue
-            found = run.ranks[0].records[-1]
-            predicted = f", FSDP predicted {fsdp_rate(case, name):,.0f}" if case.split(":")[4] == "1" else ""
+            rate = predicted_rate(case, name)
+            predicted = "" if rate is None else f", predicted {rate:,.0f}"
             print(
                 f"{name:<11}{case:<44}{found['tokens_per_s']:>8,.0f} tokens/s a GPU, "
                 f"{found['peak_bytes'] / 2**30:>5.1f} GiB{predicted}; {time.monotonic() - began:.0f} s",
@@ -336,13 +347,46 @@ def plan() -> None:
             )
 
 
+def sizes_of(model: str) -> tuple[int, ...]:
+    """Words, width, layers, heads, groups of keys and inner width."""
+    sys.path.insert(0, str(LANGUAGE.parent))
+    return tuple(importlib.import_module("10_language").SIZES[model])  # which needs torch
+
+
+def predicted_rate(case: str, name: str) -> float | None:
+    """Tokens a second and GPU by `predict`, which knows FSDP alone, and tensor and pipeline parallelism of GPT's
+    layers; None for others."""
+    model, batch, length, checkpoints, split, _, accumulate = case.split(":")
+    if split == "1":
+        return fsdp_rate(case, name)
+    if "cp" in split or "ep" in split:
+        return None
+    words, width, layers, heads, groups, inner = sizes_of(model)
+    found = cluster(name)
+    size = {kind: int(n) for kind, n in re.findall(r"(tp|pp|x)(\d+)", split)}
+    tensor, pipeline = size.get("tp", 1), size.get("pp", 1)
+    data = found.count // tensor // pipeline
+    # A Llama's layer counts as a GPT's that's slower by as much as it has more weights.
+    own = 2 * width * width + 2 * width * (width // heads) * (groups or heads) + (3 if groups else 2) * width * inner
+    rate = found.device.flops["bfloat16"] * found.device.reached["bfloat16"] * 12 * width * width / own
+    gpus = predict.Cluster(
+        found.count, found.device.flops["bfloat16"], rate, found.device.memory_bytes,
+        found.inside.busbw_Bps, found.between.busbw_Bps, found.per_node,
+    )  # fmt: skip
+    step = predict.parallel_3d(
+        predict.Transformer(layers, width, words, int(length), heads), gpus, tensor=tensor, pipeline=pipeline,
+        global_batch=int(batch) * int(accumulate) * data, micro_batch=int(batch),
+        schedule="interleaved" if "x" in size else "1f1b", chunks=size.get("x", 1),
+        recompute={"core": "selective"}.get(checkpoints, checkpoints),
+    )  # fmt: skip
+    return step.tokens_per_s / found.count
+
+
 def fsdp_rate(case: str, name: str) -> float:
     """Tokens a second and GPU under FSDP by `predict`: products at the rate that they reach, traffic that hides where
     it can, and all else for nothing."""
-    sys.path.insert(0, str(LANGUAGE.parent))
-    sizes: Any = importlib.import_module("10_language").SIZES  # which needs torch
     model, batch, length, checkpoints, *_ = case.split(":")
-    words, width, layers, heads, groups, inner = sizes[model]
+    words, width, layers, heads, groups, inner = sizes_of(model)
     keys = width // heads * (groups or heads)
     attention, products = 2 * width * width + 2 * width * keys, (3 if groups else 2) * width * inner
     copies, used = (8, 2) if model.startswith("mixtral") else (1, 1)  # of the products: held, and passed by a token

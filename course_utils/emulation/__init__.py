@@ -45,15 +45,16 @@ def activate(cluster: str, rank: int, world_size: int = 1, spawned_at: float | N
     from .state import Gpus
 
     found = EmulatedCluster.from_json(cluster)
-    if found.one_of:  # the others are only thought of
-        world_size = found.one_of
-        os.environ.update(WORLD_SIZE=str(world_size))
+    gpus = Gpus(found, rank, world_size)
+    if found.one_of:  # the others are only thought of; each that runs is the first of so many
+        os.environ["COURSE_RANK"] = str(rank)
+        rank, world_size = rank * gpus.alike, found.one_of
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
     if spawned_at is None:  # all ranks run here; the program sees the node that it would be on
         at_most = max(1, found.per_node // int(os.environ.get("COURSE_GPUS_PER_RANK", "1")))
         node, local_rank = divmod(rank, at_most)
         on_node = min(at_most, world_size - node * at_most)
         os.environ.update(LOCAL_RANK=str(local_rank), LOCAL_WORLD_SIZE=str(on_node), GROUP_RANK=str(node))
-    gpus = Gpus(found, rank, world_size)
     gpus.spawned, gpus.clock.host = spawned_at is not None, spawned_at or 0.0
     cuda.install(gpus)
     operators = tensors.install(gpus)

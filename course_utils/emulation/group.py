@@ -31,9 +31,7 @@ class EmulatedGroup(dist.ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Any, ranks: Sequence[int]):
         super().__init__(rank, size)
         self.rank_, self.size_, self.ranks = rank, size, tuple(ranks)
-        self.meeting: Any = (
-            meeting.Alone(rank, size) if _gpus.cluster.one_of else meeting.Meeting(store, rank, size, timeout)
-        )
+        self.meeting = _meeting(store, rank, size, timeout, self.ranks)
         self.real = self.meeting.gloo
         self.free = 0.0  # when this group's stream has done all that it was given
         self.lanes: dict[int, float] = {}  # other rank -> when all messages to it have been sent
@@ -316,7 +314,8 @@ class EmulatedGroup(dist.ProcessGroup):
                 self.post.arrive()
             if splits is not None and sum(row[4] for row in rows) % meeting.PRIME and len(rows) == self.size_:
                 self.meeting.say_splits(*splits)
-        if (twice := meeting.on_one_gpu(_gpus.cluster, self.ranks, rows)) and dist.get_backend(self) != "gloo":
+        here = [self.ranks[i] for i in self.meeting.present]
+        if (twice := meeting.on_one_gpu(_gpus.cluster, here, rows)) and dist.get_backend(self) != "gloo":
             raise RuntimeError(twice)
         start, groups, any_large, most = (max(row[i] for row in rows) for i in range(4))
         end = start + links.seconds(kind, most, self._route(int(groups)))
@@ -364,6 +363,16 @@ class EmulatedGroup(dist.ProcessGroup):
         return work
 
 
+def _meeting(store: dist.Store, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> Any:
+    """How the ranks of a group meet: all of them, those that run, or this one alone."""
+    if not _gpus.cluster.one_of:
+        return meeting.Meeting(store, rank, size, timeout)
+    present = [i for i, r in enumerate(ranks) if r % _gpus.alike == 0]
+    if len(present) < 2:
+        return meeting.Alone(rank, size)
+    return meeting.Some(store, rank, size, timeout, present)
+
+
 def _given(opts: Any) -> tuple[Any, ...]:
     return () if opts is None else (opts,)
 
@@ -392,9 +401,13 @@ def install(gpus: Gpus) -> None:
     real_init, real_helper = dist.init_process_group, inside._new_process_group_helper
     world = inside._world
 
+    live: list[dist.Store] = []  # where those meet that run, if the others are only thought of
+
     def make(options: Any, _: Any) -> EmulatedGroup:
         ranks = options.global_ranks_in_group or range(options.group_size)
         store = dist.PrefixStore(f"{_inits}/", options.store)  # a second init meets at fresh keys
+        if live:
+            store = dist.PrefixStore(f"{_inits}/{options.group_id}/", live[-1])
         return EmulatedGroup(store, options.group_rank, options.group_size, options.timeout, ranks)
 
     dist.Backend.register_backend("emulated", make, extended_api=True, devices=["cpu"])
@@ -425,4 +438,11 @@ def install(gpus: Gpus) -> None:
     if gpus.cluster.one_of:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        inside.rendezvous = lambda *args, **kwargs: iter([(FakeStore(), 0, gpus.cluster.one_of)])
+        real = inside.rendezvous
+
+        def rendezvous(url: str, *_: Any, **more: Any) -> Any:
+            if gpus.running > 1:
+                live.append(next(real("env://", gpus.rank, gpus.running, **more))[0])
+            return iter([(FakeStore(), gpus.rank * gpus.alike, gpus.cluster.one_of)])
+
+        inside.rendezvous = rendezvous

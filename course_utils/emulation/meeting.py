@@ -1,7 +1,7 @@
 """How the ranks of an emulated group meet: each says what it calls and when its GPU is ready, and all learn the same.
 
 Small tensors and those of the CPU really travel, over gloo: in a collective by a `Meeting`, from one rank to another by
-`Post`. `Alone` is a rank whose others are only thought of: they do what it does, at the same time.
+`Post`. `Alone` is a rank whose others are only thought of: they do what it does, at the same time. Of `Some`, a few run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections import deque
+from bisect import bisect
+from collections import Counter, deque
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -33,7 +34,7 @@ class Meeting:
     """The ranks of a group, over gloo."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.present = rank, size, range(size)
         self.gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         self.own: dict[int, deque[torch.Tensor]] = {}  # by tag, what this rank sends to itself, which gloo can't
 
@@ -88,7 +89,7 @@ class Alone:
     """Rank 0 of a group whose other ranks do the same at the same time, with the same values. It has gloo's methods."""
 
     def __init__(self, rank: int, size: int):
-        self.rank, self.size, self.gloo = rank, size, self
+        self.rank, self.size, self.gloo, self.present = rank, size, self, [rank]
 
     def exchange(self, words: str, *numbers: float) -> list[list[float]]:
         return [list(numbers)]
@@ -142,6 +143,71 @@ class Alone:
 
     def _nothing_comes(self, source: int) -> RuntimeError:
         return RuntimeError(f"only rank 0 of {self.size} runs here, so nothing can come from rank {source}")
+
+
+class Some(Alone):
+    """The ranks of a group of which a few are `present`, by their places in it. Each does for itself what those do
+    after it, up to the next; so their values are the same."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, present: Sequence[int]):
+        super().__init__(rank, size)
+        self.present = list(present)
+        self.among = Meeting(store, self.present.index(rank), len(present), timeout)
+        self.for_each = [max(0, bisect(self.present, i) - 1) for i in range(size)]  # who does its work
+        self.counts = Counter(self.for_each)
+
+    def exchange(self, words: str, *numbers: float) -> list[list[float]]:
+        return self.among.exchange(words, *numbers)
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        if opts is None or opts.reduceOp == dist.ReduceOp.SUM:
+            for t in tensors:
+                t.mul_(self.counts[self.among.rank])
+        return self.among.gloo.allreduce(tensors, opts or dist.AllreduceOptions())
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        root = 0 if opts is None else opts.rootRank
+        if root not in self.present and block(tensors[0]) is None:
+            raise self._nothing_comes(root)
+        options = dist.BroadcastOptions()
+        options.rootRank = self.for_each[root]
+        return self.among.gloo.broadcast(tensors, options)
+
+    def allgather(self, outs: list[list[torch.Tensor]], ins: list[torch.Tensor], opts: Any = None) -> Any:
+        """As `gather`, too, where only the root has `outs`."""
+        for i, own in enumerate(ins):
+            found = [torch.empty_like(own) for _ in self.present]
+            self.among.gloo.allgather([found], [own]).wait()
+            for out, who in zip(outs[i] if outs else [], self.for_each, strict=False):
+                out.copy_(found[who])
+        return _Done()
+
+    gather = allgather
+
+    def _allgather_base(self, out: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
+        return self.allgather([list(out.view(self.size, -1))], [own.reshape(-1)])
+
+    def scatter(self, outs: list[torch.Tensor], ins: list[list[torch.Tensor]], opts: Any = None) -> Any:
+        options = dist.ScatterOptions()
+        options.rootRank = self.for_each[opts.rootRank]
+        return self.among.gloo.scatter(outs, [[parts[i] for i in self.present] for parts in ins], options)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        self.among.gloo.monitored_barrier(timeout, wait_all_ranks)
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
+        if to not in self.present:
+            return super().send(tensors, to, tag)
+        return self.among.send(tensors, self.present.index(to), tag)
+
+    def receive(self, tensors: list[torch.Tensor], source: int, tag: int) -> Any:
+        if source not in self.present:
+            return super().receive(tensors, source, tag)
+        return self.among.receive(tensors, self.present.index(source), tag)
+
+    def _nothing_comes(self, source: int) -> RuntimeError:
+        ran = ", ".join(map(str, self.present))
+        return RuntimeError(f"only ranks {ran} of this group run here, so nothing can come from rank {source}")
 
 
 def on_one_gpu(cluster: EmulatedCluster, ranks: Sequence[int], rows: Sequence[Sequence[float]]) -> str:

@@ -36,6 +36,8 @@ def ranks_here() -> range:
     """The ranks that run on this rank's node; of a launch whose rank spawned others, all that may be there."""
     if "COURSE_SPAWNED" in os.environ:
         return range(json.loads(os.environ["COURSE_CLUSTER"])["count"])
+    if alone := os.environ.get("COURSE_RANK"):  # it stands for the others
+        return range(int(alone), int(alone) + 1)
     first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
     return range(first, first + int(os.environ["LOCAL_WORLD_SIZE"]))
 

@@ -97,9 +97,10 @@ class _Thread(threading.local):
 class Gpus:
     """All modelled GPUs that this rank can see, and the one that it has set."""
 
-    def __init__(self, cluster: EmulatedCluster, rank: int = 0, world_size: int = 1):
+    def __init__(self, cluster: EmulatedCluster, rank: int = 0, running: int = 1):
         self.cluster, self.device = cluster, cluster.device_of(rank)
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.running = rank, running  # of the launch's ranks, and how many they are
+        self.alike = max(1, cluster.one_of // running)  # ranks that each of them stands for
         self.in_node = max(1, cluster.count // cluster.nodes)
         self._seen: list[int] | None = None
         self.clock = Clock()
