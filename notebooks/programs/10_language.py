@@ -74,14 +74,14 @@ class Language(nn.Module):
     turns: torch.Tensor
 
     def __init__(
-        self, words: int, width: int, layers: int, heads: int, groups: int, inner: int, layer: Any = None,
-        stage: int = 0, stages: int = 1,
+        self, words: int, width: int, layers: int, heads: int, groups: int, inner: int, length: int = 65536,
+        layer: Any = None, stage: int = 0, stages: int = 1,
     ):  # fmt: skip
         super().__init__()
         layer = layer or (partial(LlamaLayer, groups=groups) if groups else MptLayer)
         first, last = stage == 0, stage == stages - 1
         self.words = nn.Embedding(words, width) if first else None
-        self.places = nn.Embedding(65536, width) if first and not groups else None
+        self.places = nn.Embedding(length, width) if first and not groups else None
         self.place = 0  # of the first of these states in its sequence, in numbers of states
         ends = layers % stages != 0  # they count as a layer each, then
         mine = (layers + 2) // stages - first - last if ends else layers // stages
@@ -295,7 +295,7 @@ def parts(split: str) -> dict[str, int]:
 
 def stage_of(case: str, mesh: Any, stage: int, stages: int) -> Language:
     """The model, or one stage of it, shared out over the mesh as the case says."""
-    size, _, _, checkpointing, split, how, _ = case.split(":")
+    size, _, length, checkpointing, split, how, _ = case.split(":")
     by = parts(split)
     everybody = mesh["data", "inner"]._flatten("everybody") if by["tp"] * by["cp"] * by["ep"] > 1 else mesh["data"]
     layer = None
@@ -305,7 +305,7 @@ def stage_of(case: str, mesh: Any, stage: int, stages: int) -> Language:
     elif size.startswith("gpt"):
         layer = partial(GptLayer, again=checkpointing == "core")
     with torch.device("meta"):
-        model = Language(*SIZES[size], layer, stage, stages)
+        model = Language(*SIZES[size], int(length), layer, stage, stages)
     if by["tp"] > 1:
         divide(model, mesh["inner"])
     types = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -328,8 +328,9 @@ def pipeline(case: str, stages: list[Language], mesh: Any, loss_of: Any) -> Any:
     by, rank = parts(split), mesh["pipe"].get_local_rank()
     words, width, *_ = SIZES[size]
     ids = torch.empty(int(batch), int(length), dtype=torch.int64, device="meta")
-    states = torch.empty(int(batch), int(length) // by["tp"], width, dtype=torch.bfloat16, device="meta")
-    logits = torch.empty(int(batch), int(length), words, dtype=torch.bfloat16, device="meta")
+    empty = partial(torch.empty, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    states = empty(int(batch), int(length) // by["tp"], width)
+    logits = empty(int(batch), int(length), words)
     count = by["pp"] * by["chunks"]
     made = []
     for chunk, stage in enumerate(stages):
