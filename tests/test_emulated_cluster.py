@@ -231,7 +231,6 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     def run(program: str, ranks: int, name: str = "8xA100", timeout: float = 60.0, **options: Any) -> Any:
         script = tmp_path / "program.py"
         script.write_text(textwrap.dedent(program))
-        ranks = 1 if "one_of" in options else ranks
         return launch(script, ranks, cluster=name, quiet=True, timeout=timeout, **options)
 
     return run
@@ -265,7 +264,7 @@ dist.destroy_process_group()
 
 def test_stragglers_nodes_and_one_rank_of_many(start: Callable[..., Any]) -> None:
     def step_s(ranks: int = 4, name: str = "8xA100", **options: Any) -> float:
-        run = start(STEP, ranks, name, **options)
+        run = start(STEP, 1 if "one_of" in options else ranks, name, **options)
         times = [rank.records[-1]["step_s"] for rank in run.ranks]
         assert max(times) - min(times) < 1e-12, "all ranks end their step at once"
         world = options.get("one_of", ranks)
@@ -277,6 +276,75 @@ def test_stragglers_nodes_and_one_rank_of_many(start: Callable[..., Any]) -> Non
     assert step_s(slow={3: 1.5}) > 1.3 * even
     assert step_s(one_of=4) == pytest.approx(even)
     assert even < step_s(one_of=1024, name="1024xA100") < 20 * even
+
+
+BLOCKS = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from course_utils.rank import device, report, timer
+
+dist.init_process_group(); torch.cuda.set_device(device())
+n, r, d = dist.get_world_size(), dist.get_rank(), device()
+size = n // 2
+block = r // size  # all ranks of a block do the same
+mesh = init_device_mesh("cuda", (2, size), mesh_dim_names=("pipe", "data"))
+pipe, data = mesh["pipe"].get_group(), mesh["data"].get_group()
+found = {}
+mine = torch.full((4,), block + 1.0, device=d)
+
+def after(call, group=None, **more):
+    x = mine.clone(); call(x, group=group, **more); return x.tolist()
+
+found["sum"] = after(dist.all_reduce)
+found["sum of a block"] = after(dist.all_reduce, data)
+found["sum of a pipeline"] = after(dist.all_reduce, pipe)
+found["mean"] = after(dist.all_reduce, op=dist.ReduceOp.AVG)
+found["most"] = after(dist.all_reduce, op=dist.ReduceOp.MAX)
+found["broadcast"] = after(dist.broadcast, src=size)
+x = [torch.empty(4, device=d) for _ in range(n)]; dist.all_gather(x, mine); found["all_gather"] = [t[0].item() for t in x]
+x = torch.empty(4 * n, device=d); dist.all_gather_into_tensor(x, mine); found["into one"] = x.tolist()
+x = torch.empty(1, device=d); dist.reduce_scatter_tensor(x, torch.full((n,), block + 1.0, device=d)); found["scatter"] = x.tolist()
+x = [None] * n; dist.all_gather_object(x, ["block", block]); found["objects"] = x
+x = [block]; dist.broadcast_object_list(x, size); found["one object"] = x
+x = [torch.empty(4, device=d) for _ in range(n)] if r == 0 else None; dist.gather(mine, x); found["gather"] = x and [t[0].item() for t in x]
+x = torch.empty(4, device=d); dist.scatter(x, [mine * 3] * n if r == 0 else None); found["scattered"] = x.tolist()
+x = torch.ones(3); dist.all_reduce(x); found["on the CPU"] = x.tolist()
+other = (r + size) % n
+x = torch.empty(4, device=d)
+for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, mine * 5, other), dist.P2POp(dist.irecv, x, other)]):
+    work.wait()
+found["message"] = x.tolist()
+dist.barrier(); dist.monitored_barrier()
+large, back = torch.randn(1 << 22, device=d), torch.empty(1 << 22, device=d)
+with timer() as t:
+    for _ in range(1 + 3 * block):
+        large @ large
+    dist.all_reduce(large, group=data)
+    if block:
+        dist.send(large, other)
+    else:
+        dist.recv(back, other)
+    dist.all_reduce(large)
+    torch.cuda.synchronize()
+report(found=str(found), seconds=t.seconds)
+dist.destroy_process_group()
+"""  # noqa: E501
+
+
+def test_few_ranks_stand_for_many(start: Callable[..., Any]) -> None:
+    """Two of eight, one for each half, find what all eight find, to the last digit."""
+    few, all_of_them = start(BLOCKS, 2, one_of=8), start(BLOCKS, 8)
+    for rank, same in zip(few.ranks, (all_of_them.ranks[0], all_of_them.ranks[4]), strict=True):
+        for name in ("found", "seconds"):
+            assert rank.records[0][name] == same.records[0][name]
+    assert few.emulated.collective_bytes(1) == all_of_them.emulated.collective_bytes(4)
+
+
+def test_nothing_comes_from_a_rank_that_is_only_thought_of(start: Callable[..., Any]) -> None:
+    words = "only ranks 0, 4 of this group run here, so nothing can come from rank 5"
+    for call in ("dist.broadcast(torch.ones(3), 5)", "dist.recv(torch.ones(3), 5)"):
+        with pytest.raises(RankError, match=words):
+            start(f"import torch, torch.distributed as dist\ndist.init_process_group()\n{call}\n", 2, one_of=8)
 
 
 SUMS = """
@@ -302,7 +370,7 @@ dist.destroy_process_group()
 
 def test_a_sum_that_a_program_waits_for_starts_once_the_host_has_called_it(start: Callable[..., Any]) -> None:
     """32 KiB on 8 H200 took 39.8 us so (stas00/ml-engineering). In a row, the host is ahead of what takes longer."""
-    (found,) = start(SUMS, 8, "8xH200", one_of=8).ranks[0].records
+    (found,) = start(SUMS, 1, "8xH200", one_of=8).ranks[0].records
     route = links.Route.of(cluster("8xH200"), range(8))
     assert found["waits"] == pytest.approx(39.8, rel=0.15)
     assert found["small"] == pytest.approx(links.CALL * 6, rel=0.1)

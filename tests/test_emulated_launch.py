@@ -92,7 +92,8 @@ def run(script: Path) -> Run:
         ("4 --cluster 8xA100 --gpus-per-rank 3", "4 ranks need 12 GPUs, and 8xA100 has 8"),
         ("--cluster 2xA100 --gpus-per-rank 3", "1 rank needs 3 GPUs, and 2xA100 has 2"),
         ("1024 --cluster 1024xH100", "emulate one of them: one_of=1024 (--one-of 1024)"),
-        ("2 --cluster 8xA100 --one-of 8", "one_of=8 runs one rank and leaves out the others; ranks=2 asks for more"),
+        ("3 --cluster 8xA100 --one-of 8", "each rank that runs stands for as many, and 8 isn't a multiple of ranks=3"),
+        ("8 --cluster 8xA100 --one-of 4", "4 isn't a multiple of ranks=8"),
         ("--cluster 8xA100 --one-of 9", "one_of must be a number of ranks up to 8"),
         ("2 --cluster 8xA100 --nodes 3", "8 GPUs can't be shared out evenly to 3 nodes"),
         ("2 --cluster 8xA100 --slow 8=2", "slow names rank 8, and 8xA100 has ranks 0 to 7"),
@@ -137,6 +138,9 @@ def test_defaults_for_real_devices_do_not_stand_in_the_way() -> None:
         ("8xA100", None, 2, {}, (4, 2), "4 ranks on an emulated 8xA100 (NVIDIA A100-SXM4-80GB), 2 GPUs each:"),
         ("8xA100", 1, None, {}, (1, 8), "1 rank on an emulated"),
         ("1024xH100", None, 1, {"one_of": 1024}, (1, 1), "1 rank of 1,024 on an emulated 1024xH100 in 128 nodes"),
+        ("64xH100", 4, 1, {"one_of": 64}, (4, 1), "4 ranks of 64 on an emulated 64xH100 in 8 nodes"),
+        ("64xH100", 4, None, {"one_of": 64}, (4, 1), "is computed, and each rank stands for 16 that do the same."),
+        ("8xH100", 8, None, {"one_of": 8}, (8, 1), "times are modelled, nothing large is computed."),
         ("4xT4", 3, 1, {"slow": {2: 1.3}}, (3, 1), "an emulated 4xT4, rank 2 1.3 times as slow (Tesla T4)"),
     ],
 )
@@ -226,6 +230,8 @@ def test_ranks_see_the_node_that_they_would_be_on(script: Path) -> None:
     assert spread.values("place") == [[0, 0, 0, 3, 2], [1, 1, 0, 3, 2], [2, 0, 1, 3, 1]]
     assert spread.values("device") == ["cuda:0", "cuda:1", "cuda:0"]
     assert spread.command.startswith("torchrun --nnodes=2 --node-rank=0 --nproc-per-node=2")
+    few = launch(script, 2, cluster="24xH100", one_of=24, quiet=True)
+    assert few.values("place") == [[0, 0, 0, 24, 8], [12, 4, 1, 24, 8]] and few.values("device") == ["cuda:0", "cuda:4"]
     one = launch(script, cluster="1024xH100", one_of=1024, quiet=True)
     assert one.values("place") == [[0, 0, 0, 1024, 8]] and "--nnodes=128" in one.command
     assert (

@@ -215,7 +215,7 @@ _OPTIONS: Mapping[str, Sequence[tuple[tuple[str, ...], str, dict[str, Any]]]] = 
         ),
         (
             ("--one-of",),
-            "emulate one rank of N, and take the others to do the same: for more ranks than fit here",
+            "emulate these ranks of N, and take each to stand for as many that do the same: for more than fit here",
             {"metavar": "N"},
         ),
         (

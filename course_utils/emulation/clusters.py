@@ -83,7 +83,8 @@ class EmulatedCluster:
     """`count` GPUs of one kind in `nodes` machines.
 
     slow     rank -> how many times as long its GPU takes for everything
-    one_of   above 0, only rank 0 of so many runs, and all others are taken to do the same at the same time
+    one_of   above 0, a few of so many ranks run, by default rank 0 alone, and the others are taken to do the same at the
+             same time as the last before them that runs
     host     "measured" if what the host computes between the GPU's operators counts, as measured on this machine
     """
 
@@ -145,7 +146,7 @@ def cluster(
              20e9}, "inside": "shm"}, in which everything but `count` and `device` can be left out
     nodes    machines; by default as many as the GPUs need (16 A100 are two)
     slow     rank -> how many times as long its GPU takes
-    one_of   run rank 0 alone of so many, which all do the same
+    one_of   run rank 0 alone of so many, which all do the same, or a few, each for as many from it on
     host     "measured" counts what the host computes, as measured here
 
     Raises UnknownCluster, which says what is wrong and in which file, line or key.
