@@ -169,17 +169,21 @@ def _memory(gpus: Gpus) -> dict[str, Any]:
         ]
         return "\n".join([*lines, told(device, abbreviated)])
 
+    def empty_cache() -> None:
+        for memory in gpus.memory:
+            memory.empty_cache()
+
     return {
         "memory_allocated": lambda device=None: of(device).live,
         "max_memory_allocated": lambda device=None: of(device).peak,
         "memory_reserved": lambda device=None: of(device).reserved,
-        "max_memory_reserved": lambda device=None: of(device).reserved,
+        "max_memory_reserved": lambda device=None: of(device).allocator.peak,
         "reset_peak_memory_stats": lambda device=None: of(device).start_over(),
         "reset_max_memory_allocated": lambda device=None: of(device).start_over(),
         "reset_accumulated_memory_stats": lambda device=None: of(device).start_over(sums=True),
         "memory_summary": summary,
-        "mem_get_info": lambda device=None: (of(device).limit - of(device).live, of(device).limit),
-        "empty_cache": lambda: None,
+        "mem_get_info": lambda device=None: (of(device).limit - of(device).reserved, of(device).limit),
+        "empty_cache": empty_cache,
     }
 
 

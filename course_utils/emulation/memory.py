@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-BLOCK = 512  # bytes: PyTorch's CUDA allocator rounds up to it
-SEGMENT = 2 << 20  # bytes: what it takes from the device at a time
-SMALL_POOL = 1 << 20  # bytes of its small pool's largest: c10/core/CachingDeviceAllocator.h, kSmallSize
+from .allocator import BLOCK, SMALL, Allocator, Block, Count
+from .remarks import say
+
 # What would help, by what there's most of.
 HELP = {
     "weights": "Shard the weights (fully_shard), split the model over GPUs, or keep it in a shorter type.",
@@ -22,37 +23,16 @@ HELP = {
 class Chunk:
     """Bytes that are taken, and what they are, which may turn out later: a tensor becomes a gradient at its end."""
 
-    __slots__ = ("asked", "kind", "nbytes")
+    __slots__ = ("asked", "block", "kind", "nbytes")
 
     def __init__(self, nbytes: int, kind: str, asked: int = 0):
         self.nbytes, self.kind, self.asked = nbytes, kind, asked
+        self.block: Block | None = None  # where they lie; nowhere, if there are none
 
     @property
     def pool(self) -> str:
         """Which of the allocator's two pools it's from."""
-        return "small" if self.nbytes <= SMALL_POOL else "large"
-
-
-class Count:
-    """What `memory_stats` tells of an amount: what's there, the most there was, and all that came and went."""
-
-    __slots__ = ("allocated", "current", "freed", "peak")
-
-    def __init__(self) -> None:
-        self.current = self.peak = self.allocated = self.freed = 0
-
-    def add(self, amount: int) -> None:
-        self.current += amount
-        self.allocated += amount
-        if self.current > self.peak:
-            self.peak = self.current
-
-    def remove(self, amount: int) -> None:
-        self.current -= amount
-        self.freed += amount
-
-    def told(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return "small" if self.nbytes <= SMALL else "large"
 
 
 class Memory:
@@ -63,6 +43,7 @@ class Memory:
 
     def __init__(self, limit: int, where: Callable[[], tuple[float, str]] = lambda: (0.0, "")):
         self.limit, self.where = limit, where
+        self.allocator = Allocator(limit)
         self.tell: Callable[[int], None] = lambda reserved: None  # called with `reserved` where it may have changed
         self.live = 0
         self.most = 0  # since the program began
@@ -79,11 +60,11 @@ class Memory:
         # What lay here at the peak: what lies here now, without what came since, with what went since.
         self._came: set[Chunk] = set()
         self._went: set[Chunk] = set()
-        self.tell(self.reserved)
 
     def start_over(self, sums: bool = False) -> None:
         """Forget the peaks so far, or what came and went so far."""
-        for count in [count for counts in self._counts.values() for count in counts]:
+        every = [*self._counts.values(), *self.allocator.counts.values()]
+        for count in [count for counts in every for count in counts]:
             if sums:
                 count.allocated = count.freed = 0
             else:
@@ -91,10 +72,19 @@ class Memory:
         if not sums:
             self.reset_peak()
 
-    def take(self, nbytes: int, kind: str) -> Chunk:
-        """Count `nbytes` more."""
+    def take(self, nbytes: int, kind: str, stream: int = 0) -> Chunk | None:
+        """Take `nbytes` more, for a tensor on a stream; None if the allocator doesn't find them."""
         rounded = -(-nbytes // BLOCK) * BLOCK
         chunk = Chunk(rounded, kind, nbytes)
+        if rounded:
+            if not self.allocator.segments:
+                self.allocator.expandable = _expandable()
+            before = self.reserved
+            chunk.block = self.allocator.take(rounded, stream, int(self.limit * self.fraction))
+            if self.reserved != before:
+                self.tell(self.reserved)
+            if chunk.block is None:
+                return None
         self.live += rounded
         self.chunks.add(chunk)
         if rounded:
@@ -123,6 +113,9 @@ class Memory:
                 asked.remove(chunk.asked)
             if self.history is not None:
                 self.history.went(chunk)
+        if chunk.block is not None:
+            self.allocator.give_back(chunk.block)
+            chunk.block = None
         if chunk in self._came:
             self._came.discard(chunk)
         else:
@@ -130,29 +123,33 @@ class Memory:
 
     @property
     def reserved(self) -> int:
-        """Bytes that the allocator would hold of the device at its peak, in whole segments."""
-        return min(self.limit, -(-self.peak // SEGMENT) * SEGMENT)
+        """Bytes that the allocator holds of the device, in whole segments."""
+        return self.allocator.reserved
+
+    def empty_cache(self) -> None:
+        """Give back what the allocator keeps for later."""
+        self.allocator.give_back_what_is_free()
+        self.tell(self.reserved)
 
     def stats(self) -> dict[str, Any]:
-        """What torch's allocator would tell, as `torch.cuda.memory_stats_as_nested_dict` has it. It takes whole
-        segments and splits none."""
+        """What torch's allocator would tell, as `torch.cuda.memory_stats_as_nested_dict` has it."""
         told: dict[str, Any] = {}
         for pool, counts in self._counts.items():
             name = pool if pool == "all" else f"{pool}_pool"
             chunks, nbytes, asked = (count.told() for count in counts)
-            reserved = -(-nbytes["peak"] // SEGMENT) * SEGMENT
+            reserved, segments, splits, split_bytes = (count.told() for count in self.allocator.counts[pool])
             for key, values in (
                 ("allocation", chunks), ("active", chunks), ("allocated_bytes", nbytes), ("active_bytes", nbytes),
-                ("requested_bytes", asked), ("reserved_bytes", _taken(reserved)),
-                ("segment", _taken(reserved // SEGMENT)), ("inactive_split", _taken(0)),
-                ("inactive_split_bytes", _taken(0)),
+                ("requested_bytes", asked), ("reserved_bytes", reserved), ("segment", segments),
+                ("inactive_split", splits), ("inactive_split_bytes", split_bytes),
             ):  # fmt: skip
                 told.setdefault(key, {})[name] = dict(values)
-        told["reserved_bytes"]["all"] = _taken(self.reserved)
+        none = Count().told()
         return told | {
-            "oversize_allocations": _taken(0), "oversize_segments": _taken(0), "num_ooms": self.refusals,
-            "num_alloc_retries": 0, "num_sync_all_streams": 0, "num_device_alloc": self.reserved // SEGMENT,
-            "num_device_free": 0, "max_split_size": -1,
+            "oversize_allocations": none, "oversize_segments": none, "num_ooms": self.refusals,
+            "num_alloc_retries": self.allocator.retries, "num_sync_all_streams": 0,
+            "num_device_alloc": told["segment"]["all"]["allocated"],
+            "num_device_free": told["segment"]["all"]["freed"], "max_split_size": -1,
         }  # fmt: skip
 
     @property
@@ -172,8 +169,15 @@ class Memory:
         return f"{listed or 'nothing'}. {HELP[kinds[0][0]] if kinds else HELP['activations']}"
 
 
-def _taken(amount: int) -> dict[str, int]:
-    return {"current": amount, "peak": amount, "allocated": amount, "freed": 0}
+def _expandable() -> bool:
+    """Whether the program asks for `expandable_segments`."""
+    asked = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
+    pairs = dict(pair.strip().partition(":")[::2] for pair in asked.split(",") if pair.strip())
+    expandable = pairs.pop("expandable_segments", "False")
+    if pairs:
+        names = ", ".join(pairs)
+        say("allocator", f"of the allocator's settings only expandable_segments is modelled, and not {names}")
+    return expandable == "True"
 
 
 def _sums(chunks: Iterable[Chunk]) -> dict[str, int]:

@@ -1,8 +1,5 @@
 """The history of a modelled GPU's memory, in the form that torch's own has: `torch.cuda.memory._snapshot()`, which
 pytorch.org/memory_viz and `python -m torch.cuda._memory_viz` draw.
-
-Nobody models where torch's allocator would put a tensor, so each lies in a segment of its own, at an address that
-another of its size may get later.
 """
 
 from __future__ import annotations
@@ -12,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from .allocator import Segment
 from .remarks import OURS
 
-_FIRST = 0x7F00_0000_0000
 _DEEP = 60  # frames that are kept of a traceback
 
 
@@ -22,63 +19,67 @@ class History:
     """What came into one GPU's memory and went, since the program asked for it. `now` is the virtual time in seconds;
     `kept` events are kept at most, `all_events` says whether any are."""
 
-    def __init__(self, device: int, now: Callable[[], float], kept: int, all_events: bool, stacks: bool):
-        self.device, self.now, self.stacks, self.all_events = device, now, stacks, all_events
+    def __init__(
+        self, device: int, memory: Any, now: Callable[[], float], kept: int, all_events: bool, stacks: bool
+    ):  # fmt: skip
+        self.device, self.memory, self.now = device, memory, now
+        self.stacks, self.all_events = stacks, all_events
         self.events: deque[dict[str, Any]] = deque(maxlen=min(kept, sys.maxsize))
-        self.lies: dict[Any, tuple[int, list[dict[str, Any]]]] = {}  # chunk -> its address, and who took it
-        self._next, self._free = _FIRST, dict[int, list[int]]()
+        self.takers: dict[Any, list[dict[str, Any]]] = {}  # chunk -> who took it, if anybody knows
 
-    def came(self, chunk: Any, known: bool = True) -> None:
-        """A chunk was taken. Of those that were there before, nobody knows who took them."""
-        same = self._free.get(chunk.nbytes)
-        address = same.pop() if same else self._next
-        if address == self._next:
-            self._next += max(chunk.nbytes, 512)
-        frames = _frames() if known and self.stacks else []
-        self.lies[chunk] = (address, frames)
-        if known:
-            self._event("segment_alloc", address, chunk.nbytes, frames)
-            self._event("alloc", address, chunk.nbytes, frames)
+    def came(self, chunk: Any) -> None:
+        """A chunk was taken."""
+        frames = self.takers[chunk] = _frames() if self.stacks else []
+        self._event("alloc", chunk.block.address, chunk.nbytes, frames, chunk.block.segment.stream)
 
     def went(self, chunk: Any) -> None:
-        """A chunk was given back."""
-        address, _ = self.lies.pop(chunk, (0, []))
-        if address:
-            frames = _frames() if self.stacks else []
-            for action in ("free_requested", "free_completed", "segment_free"):
-                self._event(action, address, chunk.nbytes, frames)
-            self._free.setdefault(chunk.nbytes, []).append(address)
+        """A chunk is given back."""
+        self.takers.pop(chunk, None)
+        frames = _frames() if self.stacks else []
+        for action in ("free_requested", "free_completed"):
+            self._event(action, chunk.block.address, chunk.nbytes, frames, chunk.block.segment.stream)
 
     def refused(self, nbytes: int, left: int) -> None:
         """It didn't fit."""
         self._event("oom", left, nbytes, _frames(), device_free=left)
 
-    def _event(self, action: str, address: int, size: int, frames: list[dict[str, Any]], **more: int) -> None:
+    def segment(self, action: str, address: int, nbytes: int, stream: int) -> None:
+        self._event(f"segment_{action}", address, nbytes, _frames() if self.stacks else [], stream)
+
+    def _event(
+        self, action: str, address: int, size: int, frames: list[dict[str, Any]], stream: int = 0, **more: int
+    ) -> None:  # fmt: skip
         if self.all_events:
             self.events.append(
                 {
-                    "action": action, "addr": address, "size": size, "stream": 0, "frames": frames, "pool_id": (0, 0),
+                    "action": action, "addr": address, "size": size, "stream": stream, "frames": frames, "pool_id": (0, 0),
                     "time_us": int(self.now() * 1e6), "compile_context": "", "user_metadata": "", **more,
                 }
             )  # fmt: skip
 
     def segments(self) -> list[dict[str, Any]]:
-        """What's there now."""
-        found = []
-        for chunk, (address, frames) in sorted(self.lies.items(), key=lambda item: item[1][0]):
-            size = chunk.nbytes
-            block = {
-                "address": address, "size": size, "requested_size": chunk.asked, "state": "active_allocated",
-                "frames": frames, "user_metadata": "",
-            }  # fmt: skip
-            found.append(
+        """What the allocator holds now, block by block."""
+        chunks = {chunk.block: chunk for chunk in self.memory.chunks if chunk.block is not None}
+        return [self._told(segment, chunks) for _, segment in sorted(self.memory.allocator.segments.items())]
+
+    def _told(self, segment: Segment, chunks: dict[Any, Any]) -> dict[str, Any]:
+        blocks = []
+        for block in segment:
+            chunk = chunks.get(block)
+            blocks.append(
                 {
-                    "device": self.device, "address": address, "total_size": size, "allocated_size": size,
-                    "active_size": size, "requested_size": chunk.asked, "stream": 0, "segment_pool_id": (0, 0),
-                    "segment_type": chunk.pool, "is_expandable": False, "frames": frames, "blocks": [block],
+                    "address": block.address, "size": block.size, "requested_size": 0 if chunk is None else chunk.asked,
+                    "state": "inactive" if block.free else "active_allocated", "frames": self.takers.get(chunk, []),
+                    "user_metadata": "",
                 }
             )  # fmt: skip
-        return found
+        taken = sum(block["size"] for block in blocks if block["state"] != "inactive")
+        return {
+            "device": self.device, "address": segment.address, "total_size": segment.size, "allocated_size": taken,
+            "active_size": taken, "requested_size": sum(block["requested_size"] for block in blocks),
+            "stream": segment.stream, "segment_pool_id": (0, 0), "segment_type": segment.pool,
+            "is_expandable": self.memory.allocator.expandable, "frames": [], "blocks": blocks,
+        }  # fmt: skip
 
 
 def _frames() -> list[dict[str, Any]]:
@@ -100,18 +101,21 @@ def install(gpus: Any) -> dict[str, Callable[..., Any]]:
         enabled: Any = "all", context: Any = "all", stacks: Any = "all", kept: int = sys.maxsize, *_: Any
     ) -> None:
         for index, memory in enumerate(gpus.memory):
-            before, memory.history = memory.history, None
-            if enabled is not None:
-                history = History(index, lambda: gpus.clock.host, kept, enabled == "all", context is not None)
-                for chunk in memory.chunks:
-                    history.came(chunk, known=False)
-                memory.history = before or history
+            if enabled is None:
+                memory.history, memory.allocator.tell = None, lambda *_: None
+            elif memory.history is None:
+                now, every = lambda: gpus.clock.host, enabled == "all"
+                memory.history = History(index, memory, now, kept, every, context is not None)
+                memory.allocator.tell = memory.history.segment
 
     def record_legacy(enabled: bool, context: bool = True, kept: int = 1, *_: Any) -> None:
         record("all" if enabled and kept > 1 else "state" if enabled else None, "all" if context else None, kept=kept)
 
     def snapshot(*_: Any) -> dict[str, Any]:
-        histories = [memory.history or _of_now(index, memory, gpus.clock) for index, memory in enumerate(gpus.memory)]
+        histories = [
+            memory.history or History(index, memory, lambda: 0.0, 0, False, False)
+            for index, memory in enumerate(gpus.memory)
+        ]
         return {
             "segments": [segment for history in histories for segment in history.segments()],
             "device_traces": [list(history.events) for history in histories],
@@ -126,11 +130,3 @@ def install(gpus: Any) -> dict[str, Callable[..., Any]]:
         "_cuda_record_memory_history_legacy": record_legacy,
         "_cuda_memorySnapshot": snapshot,
     }
-
-
-def _of_now(index: int, memory: Any, clock: Any) -> History:
-    """What's there, for a program that asked for no history."""
-    history = History(index, lambda: clock.host, 0, False, False)
-    for chunk in memory.chunks:
-        history.came(chunk, known=False)
-    return history

@@ -195,24 +195,37 @@ class Gpus:
     def take(self, device: int, nbytes: int, kind: str) -> Chunk:
         """Memory of a device. Raises torch.OutOfMemoryError if it doesn't have it."""
         self.make_sure(device, nbytes)
-        return self.memory[device].take(nbytes, kind)
+        found = self.memory[device].take(nbytes, kind, self.queue(device).number)
+        if found is None:
+            raise self._refused(device, nbytes)
+        return found
 
     def make_sure(self, device: int, nbytes: int) -> None:
         """Raise torch.OutOfMemoryError if a device doesn't have this much left."""
         memory = self.memory[device]
         if memory.live + nbytes > memory.limit * memory.fraction:
-            for look in self.before_oom:
-                look()
-            memory.refusals += 1
-            if memory.history is not None:
-                memory.history.refused(nbytes, memory.limit - memory.live)
-            for watch in self.on_oom:
-                watch(device, nbytes, memory.limit, memory.limit - memory.live)
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"
-                f" {self.device.name}, has {memory.limit / 2**30:.2f} GiB, of which {memory.live / 2**30:.2f} GiB are"
-                f" taken: {memory.breakdown()}"
+            raise self._refused(device, nbytes)
+
+    def _refused(self, device: int, nbytes: int) -> torch.OutOfMemoryError:
+        memory = self.memory[device]
+        for look in self.before_oom:
+            look()
+        memory.refusals += 1
+        if memory.history is not None:
+            memory.history.refused(nbytes, memory.limit - memory.reserved)
+        for watch in self.on_oom:
+            watch(device, nbytes, memory.limit, memory.limit - memory.reserved)
+        pieces = ""
+        if memory.live + nbytes <= memory.limit * memory.fraction:
+            pieces = (
+                f" {(memory.reserved - memory.live) / 2**30:.2f} GiB more are reserved, in pieces that it doesn't fit into:"
+                " PYTORCH_ALLOC_CONF=expandable_segments:True avoids most of that."
             )
+        return torch.OutOfMemoryError(
+            f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"
+            f" {self.device.name}, has {memory.limit / 2**30:.2f} GiB, of which {memory.live / 2**30:.2f} GiB are"
+            f" taken: {memory.breakdown()}{pieces}"
+        )
 
     def tag(self, tensor: torch.Tensor, device: int, computed: bool = True) -> MemoryBlock:
         """Mark a CPU tensor as lying on a GPU; returns its tag. Raises torch.OutOfMemoryError if it doesn't fit."""

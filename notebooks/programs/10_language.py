@@ -395,7 +395,8 @@ def train(case: str) -> None:
         torch.cuda.synchronize()
     sharing = by["pp"] * by["tp"] * by["cp"]  # a batch; experts have one each
     tokens_per_s = int(batch) * int(length) * int(accumulate) / t.seconds / sharing
-    report(case=case, seconds=t.seconds, tokens_per_s=tokens_per_s, peak_bytes=torch.cuda.max_memory_allocated())
+    memory = {"peak_bytes": torch.cuda.max_memory_allocated(), "reserved_bytes": torch.cuda.max_memory_reserved()}
+    report(case=case, seconds=t.seconds, tokens_per_s=tokens_per_s, **memory)
 
 
 def main() -> None:
