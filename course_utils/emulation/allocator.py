@@ -41,12 +41,13 @@ class Count:
 
 
 class Segment:
-    """A range of addresses taken from the device, in blocks. An expandable one grows at its end."""
+    """A range of addresses, in blocks. An expandable one grows at its end, and may have holes: addresses without
+    memory."""
 
-    __slots__ = ("address", "first", "last", "pool", "size", "stream")
+    __slots__ = ("address", "first", "last", "pool", "stream")
 
     def __init__(self, address: int, size: int, pool: str, stream: int):
-        self.address, self.size, self.pool, self.stream = address, size, pool, stream
+        self.address, self.pool, self.stream = address, pool, stream
         self.first = self.last = Block(self, address, size)
 
     def __iter__(self) -> Iterator[Block]:
@@ -55,14 +56,26 @@ class Segment:
             yield block
             block = block.next
 
+    @property
+    def ranges(self) -> list[list[Block]]:
+        """Its blocks, without the holes between them."""
+        found: list[list[Block]] = [[]]
+        for block in self:
+            if block.hole:
+                found.append([])
+            else:
+                found[-1].append(block)
+        return [blocks for blocks in found if blocks]
+
 
 class Block:
-    """A part of a segment, which is free or has a tensor's bytes."""
+    """A part of a segment, which is free, or has a tensor's bytes, or is a hole."""
 
-    __slots__ = ("address", "free", "next", "previous", "segment", "size")
+    __slots__ = ("address", "free", "hole", "next", "piece", "previous", "segment", "size")
 
     def __init__(self, segment: Segment, address: int, size: int):
-        self.segment, self.address, self.size, self.free = segment, address, size, False
+        self.segment, self.address, self.size = segment, address, size
+        self.free = self.hole = self.piece = False  # a piece is free, next to what isn't
         self.previous: Block | None = None
         self.next: Block | None = None
 
@@ -70,6 +83,38 @@ class Block:
     def split(self) -> bool:
         """Whether it's one of several in its segment."""
         return self.previous is not None or self.next is not None
+
+    def cut(self, size: int) -> Block:
+        """Keep `size` bytes, and return what comes after them."""
+        rest = Block(self.segment, self.address + size, self.size - size)
+        rest.hole, self.size = self.hole, size
+        self.link(rest)
+        return rest
+
+    def link(self, other: Block) -> None:
+        """Put another after it."""
+        other.previous, other.next = self, self.next
+        if self.next is None:
+            self.segment.last = other
+        else:
+            self.next.previous = other
+        self.next = other
+
+    def swallow(self, other: Block) -> None:
+        """Become one with the next or the previous one."""
+        self.address, self.size = min(self.address, other.address), self.size + other.size
+        if other is self.previous:
+            self.previous = other.previous
+            if self.previous is None:
+                self.segment.first = self
+            else:
+                self.previous.next = self
+        else:
+            self.next = other.next
+            if self.next is None:
+                self.segment.last = self
+            else:
+                self.next.previous = self
 
 
 class Allocator:
@@ -85,7 +130,7 @@ class Allocator:
         self._growing: dict[tuple[str, int], Segment] = {}
         self._next = _FIRST
         pools = ("all", "large", "small")
-        # Bytes taken from the device, segments, free parts of segments that are in use, and their bytes.
+        # Bytes taken from the device, segments, pieces, and their bytes.
         self.counts = {pool: (Count(), Count(), Count(), Count()) for pool in pools}
 
     @property
@@ -105,142 +150,164 @@ class Allocator:
         free = self._free.setdefault(key, [])
         most = self.limit if most is None else min(most, self.limit)
         at = bisect_left(free, (size,))
+        block: Block | None
         if at < len(free):
-            block = free.pop(at)[2]
+            block = free[at][2]
+            self._forget(block)
         else:
-            found = self._from_the_device(key, size, most)
-            if found is None and self.give_back_what_is_free():
+            take = self._grow if self.expandable else self._new_segment
+            block = take(key, size, most)
+            if block is None and self.give_back_what_is_free():
                 self.retries += 1
-                found = self._from_the_device(key, size, most)
-            if found is None:
-                return None
-            block = found
-        self._cut(block, size)
+                block = take(key, size, most)
+        if block is None:
+            return None
+        rest = block.size - size
+        if rest >= BLOCK if key[0] == "small" or self.expandable else rest > SMALL:
+            self._keep(block.cut(size))
         return block
 
     def give_back(self, block: Block) -> None:
         """Its tensor is gone: join it with what's free next to it, and keep it."""
-        pool = block.segment.pool
         for other in (block.previous, block.next):
             if other is not None and other.free:
                 self._forget(other)
-                self._add(pool, 0, 0, -1, -other.size)
-                if other is block.previous:
-                    block.address = other.address
-                    block.previous = other.previous
-                    if other.previous is None:
-                        block.segment.first = block
-                    else:
-                        other.previous.next = block
-                else:
-                    block.next = other.next
-                    if other.next is None:
-                        block.segment.last = block
-                    else:
-                        other.next.previous = block
-                block.size += other.size
-        if block.split:
-            self._add(pool, 0, 0, 1, block.size)
+                block.swallow(other)
         self._keep(block)
 
     def give_back_what_is_free(self) -> int:
-        """Give whole free segments back to the device, of expandable ones the free pages at their end. Returns the
-        bytes."""
+        """Give whole free segments back to the device, and the free pages of expandable ones. Returns the bytes."""
         before = self.reserved
         for free in list(self._free.values()):
             for _, _, block in list(free):
-                if not block.split:
+                segment = block.segment
+                if self.expandable:
+                    self._make_a_hole(block)
+                elif not block.split:
                     self._forget(block)
-                    del self.segments[block.segment.address]
-                    self._growing.pop((block.segment.pool, block.segment.stream), None)
-                    self._add(block.segment.pool, -block.segment.size, -1, 0, 0)
-                    self.tell("free", block.address, block.size, block.segment.stream)
-                elif self.expandable and block.next is None:
-                    self._shorten(block)
+                    self._add(segment.pool, -block.size, 0)
+                    self.tell("free", block.address, block.size, segment.stream)
+                    self._drop(segment)
+        for segment in list(self.segments.values()):
+            if all(block.hole for block in segment):
+                self._drop(segment)
         return before - self.reserved
 
-    def _shorten(self, block: Block) -> None:
-        segment, page = block.segment, SMALL_SEGMENT if block.segment.pool == "small" else LARGE_SEGMENT
-        pages = block.size // page * page
-        if pages:
-            self._forget(block)
-            segment.size -= pages
-            self._add(segment.pool, -pages, 0, 0, -pages)
-            block.size -= pages
-            self.tell("unmap", block.address + block.size, pages, segment.stream)
-            if block.size:
-                self._keep(block)
-            else:
-                assert block.previous is not None
-                segment.last, block.previous.next = block.previous, None
-                self._add(segment.pool, 0, 0, -1, 0)
+    def _drop(self, segment: Segment) -> None:
+        del self.segments[segment.address]
+        self._growing.pop((segment.pool, segment.stream), None)
+        self._add(segment.pool, 0, -1)
 
-    def _from_the_device(self, key: tuple[str, int], size: int, most: int) -> Block | None:
+    def _new_segment(self, key: tuple[str, int], size: int, most: int, room: int = 0) -> Block | None:
+        """A segment for a block, with addresses for `room` bytes."""
         pool, stream = key
-        page = SMALL_SEGMENT if pool == "small" else LARGE_SEGMENT
-        segment = self._growing.get(key)
-        if self.expandable:
-            last = segment.last if segment is not None else None
-            has = last.size if last is not None and last.free else 0
-            asked = -(-(size - has) // page) * page
-        else:
-            asked = page if size < LARGE_ALONE else -(-size // ROUND) * ROUND
+        asked = -(-size // ROUND) * ROUND if size >= LARGE_ALONE and not room else -(-size // _page(pool)) * _page(pool)
         if self.reserved + asked > most:
             return None
-        if segment is None:
-            address, self._next = self._next, self._next + (_FAR if self.expandable else asked)
-            segment = self.segments[address] = Segment(address, asked, pool, stream)
-            if self.expandable:
-                self._growing[key] = segment
-            self._add(pool, asked, 1, 0, 0)
-            self.tell("alloc", address, asked, stream)
-            return segment.first
-        last, segment.size = segment.last, segment.size + asked
-        self._add(pool, asked, 0, 0, 0)
-        self.tell("map", last.address + last.size, asked, stream)
-        if last.free:
-            self._forget(last)
-            last.size += asked
-            if last.split:
-                self._add(pool, 0, 0, 0, asked)
-            return last
-        block = Block(segment, last.address + last.size, asked)
-        block.previous, last.next, segment.last = last, block, block
-        self._add(pool, 0, 0, 1, asked)
-        return block
+        address, self._next = self._next, self._next + (room or asked)
+        segment = self.segments[address] = Segment(address, asked, pool, stream)
+        self._add(pool, asked, 1)
+        self.tell("alloc", address, asked, stream)
+        return segment.first
 
-    def _cut(self, block: Block, size: int) -> None:
-        """Take `size` bytes of a free block, which isn't among the free ones any more, and keep the rest if it's worth
-        it."""
-        pool, rest = block.segment.pool, block.size - size
-        block.free = False
-        if block.split:
-            self._add(pool, 0, 0, -1, -block.size)
-        if rest >= BLOCK if pool == "small" or self.expandable else rest > SMALL:
-            left = Block(block.segment, block.address + size, rest)
-            left.previous, left.next = block, block.next
-            if block.next is None:
-                block.segment.last = left
+    def _make_a_hole(self, block: Block) -> None:
+        """Give back the whole pages of a free block."""
+        segment, page = block.segment, _page(block.segment.pool)
+        begins = block.address - segment.address
+        start, end = -(-begins // page) * page, (begins + block.size) // page * page
+        if start >= end:
+            return
+        self._forget(block)
+        if start > begins:
+            before, block = block, block.cut(start - begins)
+            self._keep(before)
+        if block.size > end - start:
+            self._keep(block.cut(end - start))
+        block.hole = True
+        self._add(segment.pool, -block.size, 0)
+        self.tell("unmap", block.address, block.size, segment.stream)
+
+    def _grow(self, key: tuple[str, int], size: int, most: int) -> Block | None:
+        """A block of an expandable segment: what's free and holes next to each other, and what comes after its end."""
+        segment = self._growing.get(key)
+        if segment is None:
+            first = self._new_segment(key, size, most, _FAR)
+            if first is not None:
+                self._growing[key] = first.segment
+            return first
+        page, start, found, asked = _page(key[0]), self._room(segment, size), 0, 0
+        block = start
+        while block is not None and found < size:
+            part = min(block.size, -(-(size - found) // page) * page) if block.hole else block.size
+            found, asked, block = found + part, asked + part * block.hole, block.next
+        beyond = -(-max(0, size - found) // page) * page
+        if self.reserved + asked + beyond > most:
+            return None
+        whole: Block | None = None
+        block = start
+        while block is not None and (whole is None or whole.size < size):
+            if block.hole:
+                need = -(-(size - (whole.size if whole else 0)) // page) * page
+                if need < block.size:
+                    block.cut(need)
+                block.hole = False
+                self.tell("map", block.address, block.size, segment.stream)
             else:
-                block.next.previous = left
-            block.next, block.size = left, size
-            self._keep(left)
-            self._add(pool, 0, 0, 1, rest)
+                self._forget(block)
+            if whole is None:
+                whole = block
+            else:
+                whole.swallow(block)
+            block = whole.next
+        if beyond:
+            last = segment.last
+            more = Block(segment, last.address + last.size, beyond)
+            self.tell("map", more.address, beyond, segment.stream)
+            last.link(more)
+            if whole is None:
+                whole = more
+            else:
+                whole.swallow(more)
+        if whole is not None and whole.next is not None and whole.next.free:
+            self._forget(whole.next)
+            whole.swallow(whole.next)
+        self._add(segment.pool, asked + beyond, 0)
+        return whole
+
+    def _room(self, segment: Segment, size: int) -> Block | None:
+        """Where so many bytes begin that are free or a hole, or that may lie beyond the end; None is the end."""
+        for hole in segment:
+            if hole.hole:
+                block = start = hole.previous if hole.previous is not None and hole.previous.free else hole
+                found, at = 0, block
+                while at is not None and (at.free or at.hole):
+                    found, at = found + at.size, at.next
+                if found >= size or at is None:
+                    return start
+        return segment.last if segment.last.free else None
 
     def _keep(self, block: Block) -> None:
-        block.free = True
+        block.free, block.piece = True, block.split
         key = block.segment.pool, block.segment.stream
         insort(self._free.setdefault(key, []), (block.size, block.address, block))
+        if block.piece:
+            self._add(block.segment.pool, 0, 0, 1, block.size)
 
     def _forget(self, block: Block) -> None:
         free = self._free[block.segment.pool, block.segment.stream]
         free.pop(bisect_left(free, (block.size, block.address)))
-        block.free = False
+        if block.piece:
+            self._add(block.segment.pool, 0, 0, -1, -block.size)
+        block.free = block.piece = False
 
     def _add(self, pool: str, *amounts: int) -> None:
         for counts in (self.counts["all"], self.counts[pool]):
-            for count, amount in zip(counts, amounts, strict=True):
+            for count, amount in zip(counts, amounts, strict=False):
                 if amount > 0:
                     count.add(amount)
                 elif amount:
                     count.remove(-amount)
+
+
+def _page(pool: str) -> int:
+    return SMALL_SEGMENT if pool == "small" else LARGE_SEGMENT

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .allocator import Segment
+from .allocator import Block
 from .remarks import OURS
 
 _DEEP = 60  # frames that are kept of a traceback
@@ -60,11 +60,12 @@ class History:
     def segments(self) -> list[dict[str, Any]]:
         """What the allocator holds now, block by block."""
         chunks = {chunk.block: chunk for chunk in self.memory.chunks if chunk.block is not None}
-        return [self._told(segment, chunks) for _, segment in sorted(self.memory.allocator.segments.items())]
+        segments = [segment for _, segment in sorted(self.memory.allocator.segments.items())]
+        return [self._told(part, chunks) for segment in segments for part in segment.ranges]
 
-    def _told(self, segment: Segment, chunks: dict[Any, Any]) -> dict[str, Any]:
+    def _told(self, part: list[Block], chunks: dict[Any, Any]) -> dict[str, Any]:
         blocks = []
-        for block in segment:
+        for block in part:
             chunk = chunks.get(block)
             blocks.append(
                 {
@@ -75,9 +76,9 @@ class History:
             )  # fmt: skip
         taken = sum(block["size"] for block in blocks if block["state"] != "inactive")
         return {
-            "device": self.device, "address": segment.address, "total_size": segment.size, "allocated_size": taken,
+            "device": self.device, "address": part[0].address, "total_size": sum(block.size for block in part), "allocated_size": taken,
             "active_size": taken, "requested_size": sum(block["requested_size"] for block in blocks),
-            "stream": segment.stream, "segment_pool_id": (0, 0), "segment_type": segment.pool,
+            "stream": part[0].segment.stream, "segment_pool_id": (0, 0), "segment_type": part[0].segment.pool,
             "is_expandable": self.memory.allocator.expandable, "frames": [], "blocks": blocks,
         }  # fmt: skip
 

@@ -1,0 +1,187 @@
+"""The caching allocator of an emulated GPU: what it takes from the device, splits, keeps, joins and gives back."""
+
+from __future__ import annotations
+
+import random
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course_utils.emulation.allocator import Allocator, Block
+from course_utils.launching.launcher import launch
+
+MIB = 1 << 20
+
+
+def taken(allocator: Allocator, nbytes: int, stream: int = 0) -> Block:
+    block = allocator.take(nbytes, stream)
+    assert block is not None
+    return block
+
+
+@pytest.mark.parametrize(
+    ("asked", "reserved"),
+    [  # kSmallBuffer, kLargeBuffer, kMinLargeAlloc and kRoundLarge of c10/cuda/CUDACachingAllocator
+        ([1], 2 * MIB), ([MIB], 2 * MIB), ([MIB, MIB], 2 * MIB), ([MIB, MIB, 1], 4 * MIB), ([MIB + 1], 20 * MIB),
+        ([10 * MIB - 512], 20 * MIB), ([10 * MIB - 511], 10 * MIB), ([9 * MIB, 9 * MIB, 2 * MIB], 20 * MIB), ([10 * MIB], 10 * MIB),
+        ([10 * MIB + 1], 12 * MIB), ([99 * MIB + 1], 100 * MIB), ([1, 2 * MIB], 22 * MIB),
+    ],
+)  # fmt: skip
+def test_what_it_takes_from_the_device(asked: list[int], reserved: int) -> None:
+    allocator = Allocator(1 << 40)
+    for nbytes in asked:
+        taken(allocator, nbytes)
+    assert allocator.reserved == allocator.peak == reserved
+
+
+def test_a_free_block_serves_its_own_stream_and_the_smallest_that_fits_is_cut() -> None:
+    allocator = Allocator(1 << 40)
+    small, large = taken(allocator, 30 * MIB), taken(allocator, 50 * MIB)
+    allocator.give_back(small)
+    allocator.give_back(large)
+    assert allocator.reserved == 80 * MIB
+    again = taken(allocator, 20 * MIB)
+    assert again is small and again.size == 20 * MIB, "cut from the smaller one"
+    taken(allocator, 20 * MIB, stream=7)
+    assert allocator.reserved == 100 * MIB, "nothing of another stream's"
+    whole = taken(allocator, 49 * MIB + 1)
+    assert whole is large and whole.size == 50 * MIB, "less than a MiB isn't worth to be cut off"
+    allocator.give_back(again)
+    assert again.size == 30 * MIB, "joined with what was cut off"
+
+
+def test_pieces_that_nothing_fits_into() -> None:
+    """Sixteen blocks from one segment, every other one free: half of it is there, and 20 MiB don't fit."""
+    for expandable, megabytes in ((False, 10), (True, 20)):
+        allocator = Allocator(16 * megabytes * MIB, expandable)
+        whole = taken(allocator, 16 * megabytes * MIB)
+        allocator.give_back(whole)
+        blocks = [taken(allocator, megabytes * MIB) for _ in range(16)]
+        for block in blocks[::2]:
+            allocator.give_back(block)
+        found = allocator.take(2 * megabytes * MIB)
+        assert (found is not None) == expandable, "an expandable segment gives the pages back, and grows by them"
+        if found is not None:
+            allocator.give_back(found)
+        for block in blocks[1::2]:
+            allocator.give_back(block)
+        assert taken(allocator, allocator.limit).size == allocator.limit == allocator.reserved
+
+
+def test_an_expandable_segment_grows_where_it_ends() -> None:
+    usual, expandable = Allocator(1 << 40), Allocator(1 << 40, True)
+    for nbytes in (40, 60, 80, 100):  # a batch that grows: each time the old one is too small
+        for allocator in (usual, expandable):
+            allocator.give_back(taken(allocator, nbytes * MIB))
+    assert (usual.reserved, expandable.reserved) == (280 * MIB, 100 * MIB)
+    keep = taken(expandable, 15 * MIB)
+    assert expandable.give_back_what_is_free() == 80 * MIB and expandable.reserved == 20 * MIB
+    expandable.give_back(keep)
+    assert expandable.give_back_what_is_free() == 20 * MIB and not expandable.segments
+
+
+def test_a_full_device_gets_back_what_was_kept() -> None:
+    allocator = Allocator(100 * MIB)
+    allocator.give_back(taken(allocator, 60 * MIB))
+    assert taken(allocator, 80 * MIB).size == 80 * MIB
+    assert (allocator.reserved, allocator.peak, allocator.retries) == (80 * MIB, 80 * MIB, 1)
+    assert allocator.take(40 * MIB) is None and allocator.take(1 * MIB, most=80 * MIB) is None
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_overlaps_and_all_is_counted(expandable: bool, seed: int) -> None:
+    draw, allocator = random.Random(seed), Allocator(4 << 30, expandable)
+    live: dict[Block, int] = {}
+    for _ in range(1500):
+        if live and draw.random() < 0.48:
+            block = draw.choice(list(live))
+            assert block.size >= live.pop(block)
+            allocator.give_back(block)
+        else:
+            nbytes = int(2 ** draw.uniform(5, 28))
+            if (found := allocator.take(nbytes, draw.randrange(3))) is not None:
+                live[found] = nbytes
+        if draw.random() < 0.02:
+            allocator.give_back_what_is_free()
+    cut = []
+    for address, segment in allocator.segments.items():
+        blocks = list(segment)
+        assert segment.first is blocks[0] and segment.last is blocks[-1]
+        for block in blocks:
+            assert block.address == address and block.free + block.hole == (block not in live)
+            address += block.size
+        assert not any(a.free and b.free for a, b in zip(blocks, blocks[1:], strict=False)), "neighbours are joined"
+        cut += [block.size for block in blocks if block.free and block.split]
+    reserved, segments, pieces, piece_bytes = (count.current for count in allocator.counts["all"])
+    mapped = [block for segment in allocator.segments.values() for part in segment.ranges for block in part]
+    assert reserved == sum(block.size for block in mapped) <= 4 << 30
+    assert (segments, pieces, piece_bytes) == (len(allocator.segments), len(cut), sum(cut))
+    for block in live:
+        allocator.give_back(block)
+    allocator.give_back_what_is_free()
+    assert allocator.reserved == 0 and not allocator.segments
+    assert all(count.current == 0 for counts in allocator.counts.values() for count in counts)
+
+
+PROGRAM = """
+import os, sys, torch
+from course_utils.rank import device, report
+d = device()
+torch.cuda.memory._record_memory_history()
+for mib in (300, 400, 500):
+    x = torch.empty(mib << 18, device=d)
+    del x
+keep = torch.empty(3 << 18, device=d)
+with torch.cuda.stream(torch.cuda.Stream()):
+    other = torch.empty(100 << 18, device=d)
+stats, snapshot = torch.cuda.memory_stats(), torch.cuda.memory._snapshot()
+free, total = torch.cuda.mem_get_info()
+held = torch.cuda.memory_reserved()
+report(
+    reserved=held >> 20, live=torch.cuda.memory_allocated() >> 20, most=torch.cuda.max_memory_reserved() >> 20,
+    left=(total - free) >> 20, told=stats["reserved_bytes.all.current"] >> 20,
+    segments=sum(s["total_size"] for s in snapshot["segments"]) >> 20,
+    streams=len({s["stream"] for s in snapshot["segments"]}),
+    blocks=sum(b["size"] for s in snapshot["segments"] for b in s["blocks"] if b["state"] != "inactive") >> 20,
+    actions=sorted({e["action"] for e in snapshot["device_traces"][0]}), expandable=snapshot["segments"][0]["is_expandable"],
+)
+del other
+torch.cuda.empty_cache()
+report(after=torch.cuda.memory_reserved() >> 20)
+full = torch.empty(14 << 28, device=d)
+try:
+    torch.empty(14 << 28, device=d)
+except torch.OutOfMemoryError as error:
+    report(error=str(error))
+del full, keep
+torch.empty(145 * 100 << 18, device=d)
+parts = [torch.empty(100 << 18, device=d) for _ in range(145)]
+del parts[::2]
+try:
+    torch.empty(500 << 18, device=d)
+except torch.OutOfMemoryError as error:
+    report(pieces=str(error))
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_a_program_sees_what_the_allocator_holds(
+    settings: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    run = launch(script, 1, cluster="1xT4", env={"PYTORCH_ALLOC_CONF": settings}, quiet=True)
+    held: dict[str, Any] = {k: v for record in run.ranks[0].records for k, v in record.items()}
+    assert held["reserved"] == held["most"] == held["left"] == held["told"] == held["segments"]
+    assert held["live"] == held["blocks"] == 103 and held["streams"] == 2
+    assert held["expandable"] == bool(settings)
+    assert held["reserved"] == (600 if settings else 1300)
+    assert held["after"] == (20 if settings else 300), "of the segment that the small one lies in"
+    assert {"alloc", "free_completed", "segment_alloc"} <= set(held["actions"])
+    assert ("segment_map" in held["actions"]) == bool(settings)
+    assert "Tried to allocate 14336 MiB" in held["error"] and "GiB more are reserved" not in held["error"]
+    assert ("GiB more are reserved, in pieces" in held.get("pieces", "")) == (not settings)
