@@ -59,6 +59,7 @@ class Kernel:
 
     def __init__(self, launch_s: float):
         self.launch_s, self.seen, self.moving_s, self.charged_s = launch_s, set[int](), 0.0, 0.0
+        self.kept = set[int]()  # what it changes in place, and writes once, at its end
 
     def read(self, key: int, nbytes: int) -> int:
         """The bytes to move for a tensor."""
@@ -159,7 +160,7 @@ class Fusion:
         packet = func._overloadpacket
         moved, sources = 0.0, dict[int, int]()
         for i, (t, b) in enumerate(zip(tensors, blocks, strict=True)):
-            if b is None or packet in costs.LIKE:
+            if b is None or packet in costs.LIKE or (i == 0 and packet in costs.OVERWRITES):
                 continue
             nbytes = costs._nbytes(t)
             if i == 0 and packet in costs._ROWS and len(tensors) > 1:  # at most the rows that it takes
@@ -174,10 +175,19 @@ class Fusion:
                 moved += (nbytes if made is not None else 0) + kernel.read(b.key, nbytes)
                 b.unwritten, sources[b.key] = None, nbytes
             moved += nbytes if packet in _TWICE and t.dim() > 1 else 0
+        found = Unwritten(kernel, sources)
         for t in changed:
-            if (b := block(t)) is not None and b.unwritten is None:
+            if (b := block(t)) is None:
+                continue
+            if b.unwritten is not None and b.unwritten.kernel is kernel:
+                b.unwritten = found
+                continue
+            b.unwritten = None
+            if b.key not in kernel.kept:
+                kernel.kept.add(b.key)
+                kernel.seen.add(b.key)
                 moved += costs._nbytes(t)
-        return kernel.grow(self._moving(moved)), Unwritten(kernel, sources)
+        return kernel.grow(self._moving(moved)), found
 
     @staticmethod
     def _again(kernel: Kernel, made: Unwritten) -> int:

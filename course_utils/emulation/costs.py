@@ -31,8 +31,16 @@ def _product(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: Any = None, **_
     return float(flop_registry[aten.mm](a, b, out_val=out_val))
 
 
+def _product_added(_: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *__: Any, out_val: Any = None, **___: Any) -> float:
+    count: Any = flop_registry[aten.bmm if a.dim() == 3 else aten.mm]
+    return float(count(a, b, out_val=out_val))
+
+
 # What torch's counter doesn't know.
 _FLOPS: dict[Any, Any] = {
+    **dict.fromkeys(
+        (aten.addmm_, aten._addmm_activation, aten.baddbmm_, aten.addbmm, aten.addbmm_), _product_added
+    ),
     aten._cudnn_rnn: recurrent.flops,
     aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2),
 }
@@ -53,7 +61,11 @@ LIKE = _EMPTY | {
 }  # fmt: skip
 # These read as many rows of their first argument as they return, and not all of it.
 _ROWS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten._unsafe_index}
-_PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}  # where their matrices start
+# Where their matrices start.
+_PRODUCTS = {
+    aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1, aten.addmm_: 1, aten.baddbmm_: 1, aten.addbmm: 1,
+    aten.addbmm_: 1, aten._addmm_activation: 1,
+}  # fmt: skip
 # Tensor cores take rows that start at multiples of 16 bytes, and are fed slower the less aligned they are: Matrix
 # Multiplication Background, NVIDIA's user's guide, 2.2. This is what they reach at 2 bytes, fitted to two GPT-2s on an
 # A100 whose vocabulary went from 50,257 to 50,304; between 2 and 16 bytes it's interpolated.
