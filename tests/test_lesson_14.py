@@ -302,6 +302,9 @@ def test_each_rung_has_its_words(part: float, said: str) -> None:
         ({"flops": 0.5}, "50% of its share"),
         ({"bytes": 0.4}, "40% of the gradients"),
         ({"stepped": 0.9}, "the smallest of 90%"),
+        ({"stepped": 0.125}, "or on each rank its eighth of them, if the ranks gather them"),
+        ({"stepped": 0.125, "gathered": 0.9}, "the smallest of 12%"),
+        ({"stepped": 0.12, "gathered": 2}, "the smallest of 12%"),
         ({"steps": 2}, "2 steps"),
         ({"odd": 1}, "aren't in 32 bits"),
     ],
@@ -309,11 +312,27 @@ def test_each_rung_has_its_words(part: float, said: str) -> None:
 def test_a_program_that_does_less_gets_no_score(change: dict[str, float], said: str) -> None:
     weights, size = scoring.weights_of(scoring.GPT), scoring.GPT["length"]
     tokens, checked = 32 * size * 3 / 8, 16 * size / 8
+    sent = {
+        "all_reduce": int(2 * weights * 3 * change.get("bytes", 1.0)),
+        "all_gather": int(2 * weights * 2 * change.get("gathered", 0.0)),
+    }
     left = SimpleNamespace(
         flops=lambda: scoring.flops_of(scoring.GPT, tokens, checked) * change.get("flops", 1.0),
-        collective_bytes=lambda: {"all_reduce": int(2 * weights * 3 * change.get("bytes", 1.0))},
+        collective_bytes=lambda: sent,
     )
     record = {"stepped": int(weights * change.get("stepped", 1.0)), "odd": int(change.get("odd", 0))}
-    run = SimpleNamespace(emulated=left, records=[record] * int(change.get("steps", 3)))
+    run: Any = SimpleNamespace(emulated=left, records=[record] * int(change.get("steps", 3)))
     with pytest.raises(Refused, match=said):
-        scoring._did_it_all(run)  # type: ignore[arg-type]
+        scoring._did_it_all(run)
+    record |= {"stepped": weights / 8, "odd": 0}  # its own eighth of them,
+    sent |= {"all_reduce": 2 * weights * 3, "all_gather": 2 * weights * 2}  # which the ranks gather
+    run.records, change = [record] * 3, {}
+    scoring._did_it_all(run)
+
+
+def test_a_failure_at_toy_size_names_the_line(tmp_path: Path) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(WAY["ddp"].replace("    loss.backward()", "    loss.backwards()", 1))
+    assert "backwards()" in program.read_text()
+    with pytest.raises(Refused, match=r"AttributeError.* That's in `loss.backwards\(\)`"):
+        toy.gate(program)

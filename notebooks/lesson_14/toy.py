@@ -96,6 +96,14 @@ def options_of(sizes: Mapping[str, int], **more: Any) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in {**sizes, **more}.items()]
 
 
+def what_failed(error: RankError, program: Path) -> str:
+    """The headline of a failed launch, and the program's own line that it failed in, if there's one."""
+    lines = error.traceback.splitlines()
+    own = [after.strip() for line, after in zip(lines, lines[1:], strict=False) if f"{program.name}\"" in line]
+    at = f" That's in `{own[-1]}`." if own else ""
+    return " ".join(error.headline.split())[:500] + at
+
+
 def _trained(
     program: Path, ranks: int, folder: Path, data: str, resume: str, save: str, steps: int = STEPS, extra: Any = ()
 ) -> Left:
@@ -109,7 +117,7 @@ def _trained(
             env={"TORCH_COMPILE_DISABLE": "1"},
         )  # fmt: skip
     except RankError as error:
-        raise Refused(f"{where} it fails. {' '.join(error.headline.split())[:500]}") from None
+        raise Refused(f"{where} it fails. {what_failed(error, program)}") from None
     if not files["save"].exists():
         raise Refused(f"{where} it saves no checkpoint where --save says.")
     try:
