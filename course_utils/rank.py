@@ -115,9 +115,7 @@ def report(*, progress: tuple[float, float] | None = None, **values: Any) -> Non
     record["time"] = time.time()
     line = json.dumps(record) + "\n"
     # One write of one line to a file opened for appending: never torn, and there even if the rank dies right after.
-    fd = os.open(
-        os.path.join(folder, f"rank{_of_the_launch()}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600
-    )
+    fd = os.open(os.path.join(folder, f"rank{_of_the_launch()}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(fd, line.encode())
     finally:

@@ -25,7 +25,8 @@ def taken(allocator: Allocator, nbytes: int, stream: int = 0) -> Block:
     ("asked", "reserved"),
     [  # kSmallBuffer, kLargeBuffer, kMinLargeAlloc and kRoundLarge of c10/cuda/CUDACachingAllocator
         ([1], 2 * MIB), ([MIB], 2 * MIB), ([MIB, MIB], 2 * MIB), ([MIB, MIB, 1], 4 * MIB), ([MIB + 1], 20 * MIB),
-        ([10 * MIB - 512], 20 * MIB), ([10 * MIB - 511], 10 * MIB), ([9 * MIB, 9 * MIB, 2 * MIB], 20 * MIB), ([10 * MIB], 10 * MIB),
+        ([10 * MIB - 512], 20 * MIB),
+        ([10 * MIB - 511], 10 * MIB), ([9 * MIB, 9 * MIB, 2 * MIB], 20 * MIB), ([10 * MIB], 10 * MIB),
         ([10 * MIB + 1], 12 * MIB), ([99 * MIB + 1], 100 * MIB), ([1, 2 * MIB], 22 * MIB),
     ],
 )  # fmt: skip

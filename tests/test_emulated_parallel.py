@@ -200,7 +200,81 @@ def test_replicas_that_wait_for_each_other_come_on(run: Callable[..., Any]) -> N
     assert found.value("rows") == 8
 
 
+# --- streams ----------------------------------------------------------------------------------------------------------
+
+STREAMS = """
+import torch
+from course_utils.rank import device, report
+d = device()
+a, x = torch.empty(8192, 8192, device=d, dtype=torch.bfloat16), torch.empty(1 << 26, device=d)
+streams = [torch.cuda.Stream() for _ in range(3)]
+def seconds(*works):
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for stream, work in zip(streams, works):
+        stream.wait_event(begin)
+        with torch.cuda.stream(stream):
+            work()
+    torch.cuda.synchronize()
+    end.record(); torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
+product, moves = lambda: a @ a, lambda: x.add_(1)
+def late():
+    x.add_(1); a @ a
+report(one=seconds(product), three=seconds(product, product, product), moves=seconds(moves),
+       both=seconds(product, moves), first=seconds(late, product), other=seconds(product, late))
+"""
+
+
+def test_products_on_several_streams_take_turns(tmp_path, monkeypatch):
+    """They'd fill the GPU. What moves bytes runs next to them, and a gap is used by whoever is ready."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    (tmp_path / "streams.py").write_text(STREAMS)
+    (took,) = launch(tmp_path / "streams.py", 1, cluster="1xA100", quiet=True).ranks[0].records
+    assert took["three"] == pytest.approx(3 * took["one"], rel=0.01)
+    assert took["moves"] < took["one"] == pytest.approx(took["both"], rel=0.01)
+    assert took["other"] == pytest.approx(2 * took["one"], rel=0.01)
+    assert took["first"] == pytest.approx(2 * took["one"] + took["moves"], rel=0.01), "the host gave it out first"
+
+
 # --- torch.compile ----------------------------------------------------------------------------------------------------
+
+IN_PLACE = """
+import torch
+from course_utils.rank import device, report
+d, n = device(), 40_000_000
+def bytes_of(call):
+    call = torch.compile(call)
+    call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record(); call(); end.record(); torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 * 2.039e12 * 0.58 / n
+x, y, half = torch.empty(n, device=d), torch.empty(n, device=d), torch.empty(n, device=d, dtype=torch.bfloat16)
+def thrice(): x.mul_(2); x.add_(y); x.mul_(3)
+def rounds(): half.copy_(x * 2)
+def there_and_back(): x.copy_(half); x.mul_(2); half.copy_(x)
+def makes():
+    z = x + y
+    z.mul_(2)
+    return z.sum()
+weights = torch.nn.Parameter(torch.empty(n, device=d))
+weights.grad = torch.empty_like(weights)
+adam = torch.optim.AdamW([weights])
+report(thrice=bytes_of(thrice), rounds=bytes_of(rounds), there_and_back=bytes_of(there_and_back), makes=bytes_of(makes),
+       adam=bytes_of(adam.step))
+"""
+
+
+def test_what_a_compiled_program_changes_in_place_is_read_and_written_once(tmp_path, monkeypatch):
+    """Bytes for each of the elements: AdamW reads four numbers of 32 bits, and writes three."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    (tmp_path / "in_place.py").write_text(IN_PLACE)
+    (found,) = launch(tmp_path / "in_place.py", 1, cluster="1xA100", quiet=True).ranks[0].records
+    once = {"thrice": 12, "rounds": 6, "there_and_back": 8, "makes": 8, "adam": 28}
+    for name, nbytes in once.items():
+        assert found[name] == pytest.approx(nbytes, rel=0.05), name
+
 
 COMPILED = """
 def measure(model, x, how="compile", **options):

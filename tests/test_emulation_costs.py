@@ -74,6 +74,19 @@ def test_matrices_with_odd_rows_are_slower_on_tensor_cores() -> None:
     assert with_bias == pytest.approx(of(50257, dtype=torch.half)[0], rel=0.01)
 
 
+@pytest.mark.parametrize("name", ["addmm", "addmm_", "baddbmm", "baddbmm_", "addbmm", "addbmm_", "_addmm_activation"])
+def test_a_product_that_is_added_to_something_costs_what_a_product_does(name: str) -> None:
+    """Also in place, and by its own kernel: none of them does its arithmetic for nothing."""
+    half = {"dtype": torch.bfloat16, "device": "meta"}
+    a, b, sums = (torch.empty(2048, 2048, **half) for _ in range(3))
+    if "bmm" in name:
+        a, b = a.expand(4, 2048, 2048), b.expand(4, 2048, 2048)
+        sums = sums.expand(4, 2048, 2048) if name.startswith("b") else sums
+    bias = sums[0] if name == "_addmm_activation" else sums
+    plain = seconds("A100", (aten.bmm if a.dim() == 3 else aten.mm).default, a, b)
+    assert seconds("A100", getattr(aten, name).default, bias, a, b) == pytest.approx(plain, rel=0.05)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_over_sequences_of_different_lengths_costs_what_they_do(causal: bool) -> None:
     """By flash attention's operator, as jagged tensors and varlen call it: real lengths, and half if it's causal."""

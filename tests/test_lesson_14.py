@@ -336,3 +336,19 @@ def test_a_failure_at_toy_size_names_the_line(tmp_path: Path) -> None:
     assert "backwards()" in program.read_text()
     with pytest.raises(Refused, match=r"AttributeError.* That's in `loss.backwards\(\)`"):
         toy.gate(program)
+
+
+def test_the_kernels_of_an_attempt_are_told_by_name_and_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "program.py").write_text(WAY["fused-adamw"])
+    _, run = scoring.score(tmp_path / "program.py", "it")
+    monkeypatch.setattr(lesson_14, "_runs", {"it": run})
+    rows = lesson_14.show_kernels("it").rows
+    assert len(rows) == lesson_14.LONGEST and {"aten::mm"} <= {row[0] for row in rows}
+    assert (Path(run.path) / "trace.json").exists()
+    begin, end = run.emulated.steps(0)[-1]
+    assert 0.5 < sum(float(row[4].rstrip("%")) for row in rows) / 100 <= 1.2 and end > begin
+    with pytest.raises(LaunchError, match="no attempt 'other' in this session; there are it"):
+        lesson_14.show_kernels("other")
+    monkeypatch.setattr(lesson_14, "_runs", {})
+    with pytest.raises(LaunchError, match="run an attempt first"):
+        lesson_14.show_kernels()

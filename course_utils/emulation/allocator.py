@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 
 BLOCK = 512  # bytes: what it rounds up to
 SMALL = 1 << 20  # bytes of its small pool's largest (kSmallSize)
-SMALL_SEGMENT, LARGE_SEGMENT = 2 << 20, 20 << 20  # bytes that it takes from the device at a time (kSmallBuffer, kLargeBuffer)
+# Bytes that it takes from the device at a time (kSmallBuffer, kLargeBuffer).
+SMALL_SEGMENT, LARGE_SEGMENT = 2 << 20, 20 << 20
 LARGE_ALONE = 10 << 20  # bytes from which on a block gets a segment of its own size (kMinLargeAlloc),
 ROUND = 2 << 20  # rounded up to this (kRoundLarge)
 _FIRST = 0x7F00_0000_0000
@@ -278,8 +279,9 @@ class Allocator:
         """Where so many bytes begin that are free or a hole, or that may lie beyond the end; None is the end."""
         for hole in segment:
             if hole.hole:
-                block = start = hole.previous if hole.previous is not None and hole.previous.free else hole
-                found, at = 0, block
+                start = hole.previous if hole.previous is not None and hole.previous.free else hole
+                found = 0
+                at: Block | None = start
                 while at is not None and (at.free or at.hole):
                     found, at = found + at.size, at.next
                 if found >= size or at is None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -47,6 +49,32 @@ class Queue:
         return key == self.key or self.after.get(key, 0) >= work
 
 
+class Units:
+    """When the arithmetic units of a GPU are busy. Products of matrices fill them, so those of several streams take
+    turns; what only moves bytes runs next to them."""
+
+    KEPT = 4096  # stretches
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+
+    def place(self, ready: float, seconds: float) -> float:
+        """When work begins that's ready at a time: in the first gap that it fits into."""
+        starts, ends = self.starts, self.ends
+        at, start = bisect_right(ends, ready), ready
+        while at < len(starts) and starts[at] < start + seconds:
+            start, at = max(start, ends[at]), at + 1
+        if at and ends[at - 1] == start:
+            ends[at - 1] = start + seconds
+        else:
+            starts.insert(at, start)
+            ends.insert(at, start + seconds)
+            if len(starts) > self.KEPT:
+                del starts[0], ends[0]
+        return start
+
+
 class HostThread:
     """A thread of the host that has a time of its own: `at`, how far it has come. What it spends on an operator takes
     `times` as long, since other threads want Python's lock as well."""
@@ -76,6 +104,7 @@ class Clock:
         self._main, self._here = HostThread(), _Here()
         self.slept = 0.0  # how much of that the program has slept
         self.queues: list[Queue] = []
+        self.units: defaultdict[int, Units] = defaultdict(Units)  # of each device
         self.spans: list[tuple[str, str, float, float, int]] = []
         self.waited: dict[int, int] = {}  # of each queue, the work that the host has waited for
         self._waits = 0
@@ -146,12 +175,14 @@ class Clock:
             queue.join(self.waited)
             queue._host = self._waits
 
-    def enqueue(self, queue: Queue, seconds: float, kind: str, name: str) -> float:
-        """Put work of `seconds` on a queue; it starts when the host has asked for it and the queue is free. Returns its
-        end."""
+    def enqueue(self, queue: Queue, seconds: float, kind: str, name: str, arithmetic: bool = False) -> float:
+        """Put work of `seconds` on a queue; it starts when the host has asked for it and the queue is free, and the
+        device's units, if it's `arithmetic`. Returns its end."""
         self.ask(queue)
         queue.given += 1
         start = max(self.host, queue.free)
+        if arithmetic:
+            start = self.units[queue.device].place(start, seconds)
         queue.free = start + seconds
         if seconds:
             self.spans.append((kind, name, start, queue.free, queue.device))

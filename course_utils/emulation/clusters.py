@@ -83,8 +83,8 @@ class EmulatedCluster:
     """`count` GPUs of one kind in `nodes` machines.
 
     slow     rank -> how many times as long its GPU takes for everything
-    one_of   above 0, a few of so many ranks run, by default rank 0 alone, and the others are taken to do the same at the
-             same time as the last before them that runs
+    one_of   above 0, a few of so many ranks run, by default rank 0 alone, and the others are taken to do what the last
+             before them that runs does, at the same time
     host     "measured" if what the host computes between the GPU's operators counts, as measured on this machine
     """
 

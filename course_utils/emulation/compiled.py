@@ -16,6 +16,7 @@ import bisect
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -90,6 +91,8 @@ class Fusion:
         self.kernels: dict[int, Kernel] = {}
         self._starts: list[int] = []  # of autograd's numbers, those of compiled calls
         self._ends: list[int] = []
+        # What was made and changed in place in a kernel, by its block's number: the block, its bytes and its stream.
+        self._changed: dict[int, tuple[weakref.ref[MemoryBlock], int, Queue]] = {}
 
     @contextmanager
     def region(self, graphed: bool) -> Iterator[None]:
@@ -104,7 +107,18 @@ class Fusion:
             end = torch._C._autograd._get_sequence_nr()
             if end > start and not here.inside:
                 self._remember(start, end)
+            if not here.inside:
+                self._write_what_stays()
             self.kernels.clear()
+
+    def _write_what_stays(self) -> None:
+        """What was changed in place and is still there, such as an optimizer's first averages, is written."""
+        for found, nbytes, queue in self._changed.values():
+            b = found()
+            if b is not None and b.unwritten is not None:
+                b.unwritten = None
+                self.gpus.clock.enqueue(queue, self._moving(nbytes), "compute", "fused")
+        self._changed.clear()
 
     def _remember(self, start: int, end: int) -> None:
         at = bisect.bisect(self._starts, start)
@@ -181,6 +195,7 @@ class Fusion:
                 continue
             if b.unwritten is not None and b.unwritten.kernel is kernel:
                 b.unwritten = found
+                self._changed[b.key] = weakref.ref(b), costs._nbytes(t), queue
                 continue
             b.unwritten = None
             if b.key not in kernel.kept:

@@ -31,16 +31,16 @@ def _product(a: torch.Tensor, b: torch.Tensor, *_: Any, out_val: Any = None, **_
     return float(flop_registry[aten.mm](a, b, out_val=out_val))
 
 
-def _product_added(_: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *__: Any, out_val: Any = None, **___: Any) -> float:
+def _product_added(
+    _: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *__: Any, out_val: Any = None, **___: Any
+) -> float:
     count: Any = flop_registry[aten.bmm if a.dim() == 3 else aten.mm]
     return float(count(a, b, out_val=out_val))
 
 
 # What torch's counter doesn't know.
 _FLOPS: dict[Any, Any] = {
-    **dict.fromkeys(
-        (aten.addmm_, aten._addmm_activation, aten.baddbmm_, aten.addbmm, aten.addbmm_), _product_added
-    ),
+    **dict.fromkeys((aten.addmm_, aten._addmm_activation, aten.baddbmm_, aten.addbmm, aten.addbmm_), _product_added),
     aten._cudnn_rnn: recurrent.flops,
     aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2),
 }

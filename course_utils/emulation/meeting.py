@@ -1,7 +1,8 @@
 """How the ranks of an emulated group meet: each says what it calls and when its GPU is ready, and all learn the same.
 
 Small tensors and those of the CPU really travel, over gloo: in a collective by a `Meeting`, from one rank to another by
-`Post`. `Alone` is a rank whose others are only thought of: they do what it does, at the same time. Of `Some`, a few run.
+`Post`. `Alone` is a rank whose others are only thought of: they do what it does, at the same time. Of `Some`, a few
+run.
 """
 
 from __future__ import annotations

@@ -266,7 +266,7 @@ class Operators(TorchDispatchMode):
         gpus.flops += plan.flops
         if self.fusion.used:
             return self._fused(plan, compiled, func, args, kwargs, tensors, blocks, changed, device, known)
-        gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name)
+        gpus.clock.enqueue(queue, plan.seconds, "compute", plan.name, plan.flops > 0)
         return self._made(plan, func, args, kwargs, tensors, blocks, changed, device, known)
 
     def _fused(
@@ -282,7 +282,7 @@ class Operators(TorchDispatchMode):
             seconds, made = fusion.fused(queue, func, tensors, blocks, changed)
         else:
             seconds = fusion.whole(queue, plan.seconds, tensors, blocks)
-        clock.enqueue(queue, seconds, "compute", plan.name if made is None else "fused")
+        clock.enqueue(queue, seconds, "compute", plan.name if made is None else "fused", plan.flops > 0)
         out = self._made(plan, func, args, kwargs, tensors, blocks, changed, device, known)
         if made is not None:
             clock.enqueue(queue, fusion.give(out, made, tensors, changed), "compute", "fused")

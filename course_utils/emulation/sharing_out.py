@@ -16,8 +16,8 @@ def share_out(
     """
     if cluster.one_of and cluster.one_of % (ranks or 1):
         raise ValueError(
-            f"with one_of={cluster.one_of} each rank that runs stands for as many, and {cluster.one_of} isn't a multiple"
-            f" of ranks={ranks}"
+            f"with one_of={cluster.one_of} each rank that runs stands for as many, and {cluster.one_of} isn't a"
+            f" multiple of ranks={ranks}"
         )
     alike = cluster.one_of // (ranks or 1)  # what a rank that runs stands for
     world = ranks or (cluster.count // gpus_per_rank if gpus_per_rank and not cluster.one_of else 1)

@@ -52,8 +52,8 @@ class History:
         if self.all_events:
             self.events.append(
                 {
-                    "action": action, "addr": address, "size": size, "stream": stream, "frames": frames, "pool_id": (0, 0),
-                    "time_us": int(self.now() * 1e6), "compile_context": "", "user_metadata": "", **more,
+                    "action": action, "addr": address, "size": size, "stream": stream, "frames": frames,
+                    "pool_id": (0, 0), "time_us": int(self.now() * 1e6), "compile_context": "", "user_metadata": "", **more,
                 }
             )  # fmt: skip
 
@@ -69,15 +69,17 @@ class History:
             chunk = chunks.get(block)
             blocks.append(
                 {
-                    "address": block.address, "size": block.size, "requested_size": 0 if chunk is None else chunk.asked,
+                    "address": block.address, "size": block.size,
+                    "requested_size": 0 if chunk is None else chunk.asked,
                     "state": "inactive" if block.free else "active_allocated", "frames": self.takers.get(chunk, []),
                     "user_metadata": "",
                 }
             )  # fmt: skip
-        taken = sum(block["size"] for block in blocks if block["state"] != "inactive")
+        taken = sum(block.size for block in part if not block.free)
+        asked = sum(chunks[block].asked for block in part if block in chunks)
         return {
-            "device": self.device, "address": part[0].address, "total_size": sum(block.size for block in part), "allocated_size": taken,
-            "active_size": taken, "requested_size": sum(block["requested_size"] for block in blocks),
+            "device": self.device, "address": part[0].address, "total_size": sum(block.size for block in part),
+            "allocated_size": taken, "active_size": taken, "requested_size": asked,
             "stream": part[0].segment.stream, "segment_pool_id": (0, 0), "segment_type": part[0].segment.pool,
             "is_expandable": self.memory.allocator.expandable, "frames": [], "blocks": blocks,
         }  # fmt: skip

@@ -218,8 +218,8 @@ class Gpus:
         pieces = ""
         if memory.live + nbytes <= memory.limit * memory.fraction:
             pieces = (
-                f" {(memory.reserved - memory.live) / 2**30:.2f} GiB more are reserved, in pieces that it doesn't fit into:"
-                " PYTORCH_ALLOC_CONF=expandable_segments:True avoids most of that."
+                f" {(memory.reserved - memory.live) / 2**30:.2f} GiB more are reserved, in pieces that it doesn't fit"
+                " into: PYTORCH_ALLOC_CONF=expandable_segments:True avoids most of that."
             )
         return torch.OutOfMemoryError(
             f"CUDA out of memory (emulated). Tried to allocate {nbytes / 2**20:.0f} MiB. GPU {device}, a"

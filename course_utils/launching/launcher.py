@@ -80,8 +80,8 @@ def launch(
                    dict (`data/clusters.toml` has the form). The program runs unchanged on a virtual clock, where large
                    operators take modelled time and aren't computed; memory is counted. `nodes` shares the GPUs out
     slow           rank -> how many times as long its emulated GPU takes for everything: {3: 1.3} makes a straggler
-    one_of         emulate `ranks` (1 if None) of so many, for more than fit here. Each stands for as many, from it on, that
-                   are taken to do the same: 4 of 64 are ranks 0, 16, 32 and 48, such as one of each stage of a pipeline
+    one_of         emulate `ranks` (1 if None) of so many, for more than fit here. Each stands for as many, from it on,
+                   that are taken to do the same: 4 of 64 are ranks 0, 16, 32 and 48, one of each stage of a pipeline
     host           "measured" counts what the host computes between operators of emulated GPUs, as long as it took here
 
     Raises LaunchError before anything starts if an argument is wrong, RankError if a rank fails or time runs out (its

@@ -58,6 +58,8 @@ from .toy import gate
 BOARD = "capstone.jsonl"  # in the notebook's folder of runs; nothing is sent anywhere
 # MFU that `show_one_way` reaches with fused AdamW, and with sharding; the published ones lie around the second.
 COURSE, EXPERT = 0.43, 0.52
+WALL = 0.65  # of a GPU that does products and attention, at the rates they reach, and nothing else
+LONGEST = 12  # kernels that are shown
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85}
 Guess = float | int | str | EllipsisType | None
 _runs: dict[str, Run] = {}
@@ -120,8 +122,8 @@ def _run_attempt(line: str, cell: str) -> None:
     began = time.monotonic()
     try:
         check(cell)
+        found, run = score(program, name)  # which is quicker, so that what it refuses needn't wait
         holds = gate(program)
-        found, run = score(program, name)
     except Refused as refused:
         show(Card("not solved", f"{name}: no score.", str(refused)))
         return
@@ -176,7 +178,7 @@ def _near(expected: float, times: float) -> str:
 
 def _rung(part: float) -> str:
     if part >= EXPERT:
-        return "That's what experts reach."
+        return f"That's what experts reach. From here on each percent is a day's work; the wall is near {WALL:.0%}."
     if part >= COURSE:
         return f"You've done this course. Experts reach {EXPERT:.0%}."
     return f"Somebody who did this course reaches {COURSE:.0%}."
@@ -240,6 +242,34 @@ def _spent_figure(attempts: Sequence[Score]) -> Figure:
     return figures.parts(parts, unit="s", title="Where a step's time goes, emulated")
 
 
+def show_kernels(name: str = "") -> Table:
+    """What rank 0's GPU ran in the last step of an attempt of this session, by default the latest: the kernels that
+    took the longest together, those of one name and length in a row. The whole trace is kept in a file."""
+    if not _runs:
+        raise LaunchError("run an attempt first: its kernels are kept while the notebook runs")
+    run = _run_of(name or [*_runs][-1])
+    begin, end = run.emulated.steps(0)[-1]
+    found: dict[tuple[str, str], list[float]] = {}
+    for kind, label, start, stop, *_ in run.emulated.found[0]["spans"]:
+        if kind != "waiting" and start >= begin and stop <= end:
+            found.setdefault((label, readable("s", stop - start)), []).append(stop - start)
+    longest = sorted(found.items(), key=lambda item: -sum(item[1]))
+    rows = [
+        (label, f"{len(times):,}", each, readable("s", sum(times)), f"{sum(times) / (end - begin):.1%}")
+        for (label, each), times in longest[:LONGEST]
+    ]
+    trace = Path(run.path) / "trace.json"
+    run.emulated.save_trace(trace)
+    say(f"All of them, on one clock: {trace}, for ui.perfetto.dev.")
+    return Table(("kernel", "times", "each", "together", "of the step"), rows, "lrrrr")
+
+
+def _run_of(name: str) -> Run:
+    if name not in _runs:
+        raise LaunchError(f"no attempt {name!r} in this session; there are {', '.join(_runs)}")
+    return _runs[name]
+
+
 def show_timelines(first: str = "", last: str = "") -> Figure:
     """The last step of two attempts of this session on one clock: the first and the best, unless named."""
     known = [s for s in board() if s.name in _runs]
@@ -248,9 +278,7 @@ def show_timelines(first: str = "", last: str = "") -> Figure:
     one, other = first or known[0].name, last or max(known, key=lambda s: s.part).name
     rows = {}
     for row, name in enumerate(dict.fromkeys((one, other))):
-        if name not in _runs:
-            raise LaunchError(f"no attempt {name!r} in this session; there are {', '.join(_runs)}")
-        rows[row] = (name, _last_step(_runs[name]))
+        rows[row] = (name, _last_step(_run_of(name)))
     spans = [(row, s, e, what, label) for row, (_, found) in rows.items() for s, e, what, label in found]
     return figures.rank_timeline(
         spans, title="The last step", kind="emulated", names={row: name for row, (name, _) in rows.items()}

@@ -164,8 +164,9 @@ def _did_it_all(run: Run) -> None:
     shared_out = share > 0.999 / GPUS and gathered > 0.999 * LEAST_BYTES * weights_of(GPT) * (STEPS - 1)
     if len(stepped) != STEPS or not (share >= 1 or shared_out):
         raise Refused(
-            f"On {CLUSTER} an optimizer of torch.optim has to step all weights {STEPS} times, or on each rank its eighth"
-            f" of them, if the ranks gather them afterwards: {len(stepped)} steps, the smallest of {share:.0%} of them."
+            f"On {CLUSTER} an optimizer of torch.optim has to step all weights {STEPS} times, or on each rank its"
+            f" eighth of them, if the ranks gather them afterwards: {len(stepped)} steps, the smallest of {share:.0%}"
+            " of them."
         )
     if odd:
         raise Refused(f"On {CLUSTER} weights are stepped that aren't in 32 bits, or aren't on a GPU.")

@@ -99,7 +99,7 @@ def options_of(sizes: Mapping[str, int], **more: Any) -> list[str]:
 def what_failed(error: RankError, program: Path) -> str:
     """The headline of a failed launch, and the program's own line that it failed in, if there's one."""
     lines = error.traceback.splitlines()
-    own = [after.strip() for line, after in zip(lines, lines[1:], strict=False) if f"{program.name}\"" in line]
+    own = [after.strip() for line, after in zip(lines, lines[1:], strict=False) if f'{program.name}"' in line]
     at = f" That's in `{own[-1]}`." if own else ""
     return " ".join(error.headline.split())[:500] + at
 

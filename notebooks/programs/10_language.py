@@ -3,9 +3,9 @@ Megatron-LM does, and Mixtral with its experts. Time and memory, for an emulated
 
 A case is MODEL:BATCH:LENGTH:CHECKPOINTS:SPLIT:HOW:ACCUMULATE, as in llama3-8b:2:8192:selective:1:compiled:1 or
 llama3-70b:1:8192:full:tp8pp4x2:eager:16. SPLIT says what groups of GPUs share besides: tp8 each layer (tensor and
-sequence parallelism, by DTensor), cp8 each sequence (context parallelism), ep8 the experts, pp4 the layers one after the
-other (a pipeline of 4 stages; pp4x2 has two on each rank, interleaved). 1 is nothing. BATCH is the sequences of a GPU, or
-of a group that shares layers or sequences; ACCUMULATE such batches make a step, in a pipeline its micro-batches.
+sequence parallelism, by DTensor), cp8 each sequence (context parallelism), ep8 the experts, pp4 the layers one after
+the other (a pipeline of 4 stages; pp4x2 has two on each rank, interleaved). 1 is nothing. BATCH is the sequences of a
+GPU, or of a group that shares layers or sequences; ACCUMULATE such batches make a step: a pipeline's micro-batches.
 
 A pipeline's ranks do different things, so emulate one for each stage: 4 ranks, one_of=64.
 """
