@@ -53,7 +53,8 @@ class History:
             self.events.append(
                 {
                     "action": action, "addr": address, "size": size, "stream": stream, "frames": frames,
-                    "pool_id": (0, 0), "time_us": int(self.now() * 1e6), "compile_context": "", "user_metadata": "", **more,
+                    "pool_id": (0, 0), "time_us": int(self.now() * 1e6), "compile_context": "",
+                    "user_metadata": "", **more,
                 }
             )  # fmt: skip
 
