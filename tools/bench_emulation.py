@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import json
 import math
 import re
 import statistics
@@ -328,43 +329,61 @@ def language(case: str, name: str, **more: Any) -> dict[str, float]:
     }
 
 
-# Ways to train, each as one of so many: 2 sequences of 8,192 tokens a GPU, or one of 32,768.
+# Ways to train, each as one of so many, or as one for each stage of a pipeline.
 PLAN = {
     "8xH100": (
-        "llama3-8b:2:8192:selective:1:compiled:1", "llama3-8b:2:8192:full:1:compiled:1",
-        "llama3-8b:16:8192:full:tp8:compiled:1", "llama3-8b:4:32768:full:cp8:compiled:1",
+        "llama3-8b:2:8192:none:1:compiled:1", "llama3-8b:2:8192:selective:1:compiled:1",
+        "llama3-8b:2:8192:full:1:compiled:1", "llama3-8b:16:8192:full:tp8:compiled:1",
+        "llama3-8b:1:8192:full:pp4:compiled:8", "llama3-8b:4:32768:full:cp8:compiled:1",
     ),
     "64xH100": (
         "mixtral-8x7b:2:8192:full:1:compiled:1", "mixtral-8x7b:2:8192:full:ep8:compiled:1",
         "llama3-70b:2:8192:full:1:compiled:1", "llama3-70b:16:8192:full:tp8:compiled:1",
-        "llama3-70b:1:8192:full:tp8pp4:compiled:16", "llama3-70b:1:8192:full:tp8pp4x2:compiled:16",
+        "llama3-70b:2:8192:full:tp8pp4:compiled:32", "llama3-70b:2:8192:full:tp8pp4x2:compiled:32",
+    ),
+    "512xH100": (
+        "llama3-405b:1:8192:full:1:compiled:1", "llama3-405b:4:8192:full:tp8:compiled:1",
+        "llama3-405b:1:8192:full:tp8pp8:compiled:32", "llama3-405b:1:8192:full:tp8pp8x2:compiled:32",
     ),
     "1024xH100": (
         "llama3-8b:2:8192:selective:1:compiled:1", "llama3-70b:2:8192:full:1:compiled:1",
-        "llama3-70b:16:8192:full:tp8:compiled:1", "llama3-70b:1:8192:full:tp8pp4x2:compiled:16",
+        "llama3-70b:16:8192:full:tp8:compiled:1",
     ),
 }  # fmt: skip
+KEPT_PLAN = COURSE / "data" / "emulated_plan.json"
 
 
 def plan() -> None:
-    """Print what each way of `PLAN` reaches, and holds at its fullest."""
+    """Print what each way of `PLAN` reaches, and holds at its fullest; all of it is kept for lesson 10."""
+    rows = []
     for name, ways in PLAN.items():
         for case in ways:
             began = time.monotonic()
+            model, _, length, *_ = case.split(":")
+            row = {"cluster": name, "case": case, "flops_per_token": flops_per_token(model, int(length))}
+            row |= {"predicted_tokens_per_s": predicted_rate(case, name)}
             try:
-                found = language(case, name)
+                row |= language(case, name)
             except RankError as error:
                 if "OutOfMemoryError" not in str(error):
                     raise
-                print(f"{name:<11}{case:<44} doesn't fit", flush=True)
-                continue
-            rate = predicted_rate(case, name)
-            predicted = "" if rate is None else f", predicted {rate:,.0f}"
-            print(
-                f"{name:<11}{case:<44}{found['tokens_per_s']:>8,.0f} tokens/s a GPU, "
-                f"{found['peak_bytes'] / 2**30:>5.1f} GiB{predicted}; {time.monotonic() - began:.0f} s",
-                flush=True,
-            )
+            rows.append(row)
+            predicted = row["predicted_tokens_per_s"]
+            found = "doesn't fit"
+            if "tokens_per_s" in row:
+                found = f"{row['tokens_per_s']:>8,.0f} tokens/s a GPU, {row['reserved_bytes'] / 2**30:>5.1f} GiB"
+            told = "" if predicted is None else f", predicted {predicted:,.0f}"
+            print(f"{name:<11}{case:<46}{found}{told}; {time.monotonic() - began:.0f} s", flush=True)
+            KEPT_PLAN.write_text("[\n" + ",\n".join(f" {json.dumps(row)}" for row in rows) + "\n]\n")
+
+
+def flops_per_token(model: str, length: int) -> float:
+    """What training needs for a token: six for each weight that it passes, and attention below the diagonal. PaLM,
+    arXiv 2204.02311, appendix B, counts attention above it, too."""
+    words, width, layers, heads, groups, inner = sizes_of(model)
+    attention = 2 * width * width + 2 * width * (width // heads) * (groups or heads)
+    products = (2 if model.startswith("mixtral") else 1) * (3 if groups else 2) * width * inner
+    return 6.0 * (layers * (attention + products) + words * width) + 6.0 * layers * width * length
 
 
 def sizes_of(model: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from .deeper import (  # noqa: F401
     show_inside,
     show_mesh,
     show_plan,
+    show_plans,
     show_policies,
     show_published,
     show_split,

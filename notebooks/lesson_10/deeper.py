@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from types import EllipsisType
 from typing import Any
 
@@ -21,9 +22,22 @@ from course_utils import (
     predict,
     published,
 )
-from course_utils.for_lessons import Figure, Table, bet, figure_first, readable, say
+from course_utils.for_lessons import (
+    BLUE,
+    INK,
+    ORANGE,
+    RUST,
+    Figure,
+    Table,
+    bet,
+    figure_first,
+    new_axes,
+    readable,
+    say,
+)
 
 LANGUAGE = Path(__file__).resolve().parents[1] / "programs" / "10_language.py"
+KEPT_PLANS = Path(__file__).resolve().parents[2] / "data" / "emulated_plan.json"
 COUNTED = Path(__file__).resolve().parents[1] / "programs" / "10_counted.py"
 NAMES = ("DDP", "stage 1", "stage 2", "stage 3")
 AUTOCAST = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}  # in float32, and with autocast as well
@@ -227,6 +241,68 @@ def show_plan() -> Figure:
         ylabel="tokens a second and GPU",
         title=f"8 billion parameters on 8 emulated H100s: {first} is the fastest that fits",
     )
+
+
+SPLITS = {
+    "1": "FSDP", "tp8": "TP 8", "cp8": "context 8", "ep8": "experts 8", "pp4": "pipeline 4", "tp8pp4": "TP 8, pipeline 4",
+    "tp8pp4x2": "TP 8, pipeline 4, interleaved", "tp8pp8": "TP 8, pipeline 8",
+    "tp8pp8x2": "TP 8, pipeline 8, interleaved",
+}  # fmt: skip
+MODELS = {
+    "llama3-8b": "Llama 3, 8 billion", "llama3-70b": "Llama 3, 70 billion", "llama3-405b": "Llama 3, 405 billion",
+    "mixtral-8x7b": "Mixtral, 8 experts of 7 billion",
+}  # fmt: skip
+KEPT = {"none": ", keep all", "selective": ", keep some", "full": ""}
+
+
+def show_plans() -> Figure:
+    """Ways to train 8 to 405 billion parameters on 8 to 1,024 emulated H100s, each by a real program, and what
+    `predict` says of them. They were run once, in half an hour, and kept in `data/emulated_plan.json`."""
+    rows = json.loads(KEPT_PLANS.read_text())
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        model, _, length, *_ = row["case"].split(":")
+        longer = f", sequences of {int(length):,}" if length != "8192" else ""
+        groups.setdefault((f"{MODELS[model]}{longer}", row["cluster"]), []).append(row)
+    mpl, (ax,) = new_axes(size=(7.6, 0.9 + 0.27 * (len(rows) + 1.3 * len(groups))))
+    place, labels, misses = 0.0, {}, []
+    for (model, cluster), ways in groups.items():
+        ax.text(0, place, f"{model}, on {cluster[: cluster.index('x')]} H100", va="center", color=INK, fontweight="bold")
+        for row in ways:
+            place += 1
+            labels[place] = _way(row["case"])
+            if row.get("tokens_per_s") is None:
+                ax.text(0.5, place, "doesn't fit into 80 GB", va="center", color=RUST, fontsize=9)
+                continue
+            used = _used(row, "tokens_per_s")
+            words = f"{used:.0f}%  {row['tokens_per_s']:,.0f} tokens/s, {row['reserved_bytes'] / 2**30:.0f} GiB"
+            ax.barh(place, used, color=BLUE, height=0.7)
+            ax.text(used + 0.8, place, words, va="center", color=INK, fontsize=9)
+            if row["predicted_tokens_per_s"]:
+                predicted = _used(row, "predicted_tokens_per_s")
+                misses.append(predicted / used)
+                ax.plot([predicted], [place], marker="D", color=ORANGE, markersize=5, linestyle="none")
+        place += 1.3
+    ax.set_yticks(list(labels), list(labels.values()))
+    ax.set_ylim(place - 0.6, -0.7)
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("% of the GPUs' peak in 16 bits that the model needs (MFU): bars emulated, diamonds predicted")
+    most = max((row for row in rows if row.get("tokens_per_s")), key=lambda row: _used(row, "tokens_per_s"))
+    claim(
+        f"the ways use {min(_used(r, 'tokens_per_s') for r in rows if r.get('tokens_per_s')):.0f} to"
+        f" {_used(most, 'tokens_per_s'):.0f}% of the GPUs, and `predict` says {median(misses):.2f} times as much",
+        all(1 <= miss < 2 for miss in misses),
+    )
+    return Figure(mpl, f"{len(rows)} ways to train {len(MODELS)} models on 8 to 1,024 emulated H100s.")
+
+
+def _way(case: str) -> str:
+    _, _, _, checkpoints, split, *_ = case.split(":")
+    return SPLITS[split] + KEPT[checkpoints]
+
+
+def _used(row: Mapping[str, Any], rate: str) -> float:
+    return float(100 * row[rate] * row["flops_per_token"] / PEAK_FLOPS)
 
 
 def _predicted_rate() -> float:
