@@ -338,6 +338,8 @@ def test_few_ranks_stand_for_many(start: Callable[..., Any]) -> None:
         for name in ("found", "seconds"):
             assert rank.records[0][name] == same.records[0][name]
     assert few.emulated.collective_bytes(1) == all_of_them.emulated.collective_bytes(4)
+    same = start(BLOCKS, 8, one_of=8)
+    assert [r.records[0]["found"] for r in same.ranks] == [r.records[0]["found"] for r in all_of_them.ranks]
 
 
 def test_nothing_comes_from_a_rank_that_is_only_thought_of(start: Callable[..., Any]) -> None:

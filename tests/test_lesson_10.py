@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import nbformat
 import pytest
 import torch
 from by_torchrun import torchrun
-from conftest import ROOT, takes_nonsense
+from conftest import ROOT, load_tool, takes_nonsense
 
 import lesson_10
 from course_utils import Run, launch
@@ -410,3 +411,37 @@ def test_a_plan_for_eight_billion(capsys: pytest.CaptureFixture[str]) -> None:
     out = " ".join(capsys.readouterr().out.split())
     assert "Doesn't fit into 80 GB: keep all." in out and "The fastest that fits, keep some," in out, out
     assert "4 more checks passed" in out and "predicted" in figure.summary
+
+
+def test_the_plans_are_those_that_the_tool_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    figure = lesson_10.show_plans()
+    rows = json.loads(deeper.KEPT_PLANS.read_text())
+    bench = load_tool("bench_emulation")
+    assert [(row["cluster"], row["case"]) for row in rows] == [(n, case) for n, ways in bench.PLAN.items() for case in ways]
+    assert f"{len(rows)} ways" in figure.summary and "✓" in capsys.readouterr().out
+    labels = [label.get_text() for label in figure.mpl.axes[0].get_yticklabels()]
+    assert len(labels) == len(rows)
+    for row in rows:  # what isn't emulated
+        model, _, length, *_ = row["case"].split(":")
+        assert row["flops_per_token"] == pytest.approx(bench.flops_per_token(model, int(length)))
+        assert row["predicted_tokens_per_s"] == pytest.approx(bench.predicted_rate(row["case"], row["cluster"]))
+
+
+@pytest.mark.slow
+def test_a_kept_plan_is_what_its_program_says_again() -> None:
+    bench = load_tool("bench_emulation")
+    rows = [row for row in json.loads(deeper.KEPT_PLANS.read_text()) if row["case"].startswith("llama3-8b:2:8192:full")]
+    for row in rows:
+        assert bench.language(row["case"], row["cluster"])["tokens_per_s"] == pytest.approx(row["tokens_per_s"])
+    assert rows
+
+
+def test_a_pipeline_of_a_language_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank of each stage, which stands for the others of its stage."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    cases = ["llama-tiny:2:64:none:pp2:eager:4", "gpt-tiny:1:64:core:tp2pp2x2:compiled:4"]
+    run = launch(deeper.LANGUAGE, 2, args=cases, cluster="8xA100", one_of=8, quiet=True)
+    for rank in run.ranks:
+        assert [record["case"] for record in rank.records] == cases
+        assert all(record["tokens_per_s"] > 0 for record in rank.records)
+    assert run.ranks[0].records[0]["tokens_per_s"] == pytest.approx(run.ranks[1].records[0]["tokens_per_s"], rel=0.02)

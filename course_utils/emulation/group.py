@@ -365,7 +365,7 @@ class EmulatedGroup(dist.ProcessGroup):
 
 def _meeting(store: dist.Store, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> Any:
     """How the ranks of a group meet: all of them, those that run, or this one alone."""
-    if not _gpus.cluster.one_of:
+    if _gpus.alike == 1:
         return meeting.Meeting(store, rank, size, timeout)
     present = [i for i, r in enumerate(ranks) if r % _gpus.alike == 0]
     if len(present) < 2:
@@ -435,7 +435,7 @@ def install(gpus: Gpus) -> None:
     several_gpus.install()
     inside._new_process_group_helper = helper
     dist.init_process_group = inside.init_process_group = init
-    if gpus.cluster.one_of:
+    if gpus.alike > 1:
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         real = inside.rendezvous

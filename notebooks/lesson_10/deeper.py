@@ -252,6 +252,7 @@ MODELS = {
     "llama3-8b": "Llama 3, 8 billion", "llama3-70b": "Llama 3, 70 billion", "llama3-405b": "Llama 3, 405 billion",
     "mixtral-8x7b": "Mixtral, 8 experts of 7 billion",
 }  # fmt: skip
+COLUMN = 58  # where the numbers stand, right of all bars
 KEPT = {"none": ", keep all", "selective": ", keep some", "full": ""}
 
 
@@ -275,18 +276,23 @@ def show_plans() -> Figure:
                 ax.text(0.5, place, "doesn't fit into 80 GB", va="center", color=RUST, fontsize=9)
                 continue
             used = _used(row, "tokens_per_s")
-            words = f"{used:.0f}%  {row['tokens_per_s']:,.0f} tokens/s, {row['reserved_bytes'] / 2**30:.0f} GiB"
-            ax.barh(place, used, color=BLUE, height=0.7)
-            ax.text(used + 0.8, place, words, va="center", color=INK, fontsize=9)
+            words = f"{used:.0f}%: {row['tokens_per_s']:,.0f} tokens/s, {row['reserved_bytes'] / 2**30:.0f} GiB"
+            ax.barh(place, used, color=BLUE, height=0.7, label="emulated" if place < 3 else None)
+            ax.text(COLUMN, place, words, va="center", color=INK, fontsize=9)
             if row["predicted_tokens_per_s"]:
                 predicted = _used(row, "predicted_tokens_per_s")
                 misses.append(predicted / used)
-                ax.plot([predicted], [place], marker="D", color=ORANGE, markersize=5, linestyle="none")
+                ax.plot(
+                    [predicted], [place], marker="D", color=ORANGE, markersize=5, linestyle="none",
+                    label="predicted" if len(misses) == 1 else None,
+                )  # fmt: skip
         place += 1.3
     ax.set_yticks(list(labels), list(labels.values()))
     ax.set_ylim(place - 0.6, -0.7)
     ax.set_xlim(0, 100)
-    ax.set_xlabel("% of the GPUs' peak in 16 bits that the model needs (MFU): bars emulated, diamonds predicted")
+    ax.set_xticks(range(0, COLUMN, 10))
+    ax.set_xlabel("% of the GPUs' peak that the model needs (MFU); on the right, for each GPU")
+    ax.legend(loc="upper right", frameon=False)
     most = max((row for row in rows if row.get("tokens_per_s")), key=lambda row: _used(row, "tokens_per_s"))
     claim(
         f"the ways use {min(_used(r, 'tokens_per_s') for r in rows if r.get('tokens_per_s')):.0f} to"

@@ -378,7 +378,8 @@ def train(case: str) -> None:
             ):
                 if schedule is not None:
                     last = rank == by["pp"] - 1
-                    schedule.step(*([x] if rank == 0 else []), **({"target": wanted} if last else {}))
+                    given = {"target": wanted} if last else {}
+                    schedule.step(*([x] if rank == 0 else []), **given, return_outputs=False)  # the logits
                 else:
                     logits = stages[0](x)
                     loss = loss_of(logits, wanted)
