@@ -134,6 +134,12 @@ def test_groups_that_cross_a_network_share_it() -> None:
     assert links.sharing(one_card, everyone, rows) == 1  # they're all of its own ranks
     assert links.sharing(one_card, rows[0], [everyone, *rows, *rows]) == 8
     assert links.sharing(one_card, range(8), rows) == 1  # stays in its node
+    # 512 ranks as 8 stages of 8 groups of 8: along each dimension groups have as many ranks, and only those along one
+    # of them send at the same time.
+    large = cluster("512xH100")
+    stages = [range(first, 512, 64) for first in range(64)]
+    data = [range(64 * stage + first, 64 * stage + 64, 8) for stage in range(8) for first in range(8)]
+    assert links.sharing(large, data[0], [*stages, *data]) == 8 == links.sharing(large, stages[0], [*stages[:8], *data])
     for found in (one_card, eight):
         assert links.Route.of(found, everyone).node_Bps == 1e10
         assert links.Route.of(found, rows[0], sharing=8).node_Bps == 1e10 / 8

@@ -417,7 +417,8 @@ def test_the_plans_are_those_that_the_tool_runs(capsys: pytest.CaptureFixture[st
     figure = lesson_10.show_plans()
     rows = json.loads(deeper.KEPT_PLANS.read_text())
     bench = load_tool("bench_emulation")
-    assert [(row["cluster"], row["case"]) for row in rows] == [(n, case) for n, ways in bench.PLAN.items() for case in ways]
+    asked = [(name, case) for name, ways in bench.PLAN.items() for case in ways]
+    assert [(row["cluster"], row["case"]) for row in rows] == asked
     assert f"{len(rows)} ways" in figure.summary and "✓" in capsys.readouterr().out
     labels = [label.get_text() for label in figure.mpl.axes[0].get_yticklabels()]
     assert len(labels) == len(rows)

@@ -360,7 +360,11 @@ def plan() -> None:
         for case in ways:
             began = time.monotonic()
             model, _, length, *_ = case.split(":")
-            row = {"cluster": name, "case": case, "flops_per_token": flops_per_token(model, int(length))}
+            row: dict[str, Any] = {
+                "cluster": name,
+                "case": case,
+                "flops_per_token": flops_per_token(model, int(length)),
+            }
             row |= {"predicted_tokens_per_s": predicted_rate(case, name)}
             try:
                 row |= language(case, name)
@@ -408,6 +412,8 @@ def predicted_rate(case: str, name: str) -> float | None:
     # A Llama's layer counts as a GPT's that's slower by as much as it has more weights.
     own = 2 * width * width + 2 * width * (width // heads) * (groups or heads) + (3 if groups else 2) * width * inner
     rate = found.device.flops["bfloat16"] * found.device.reached["bfloat16"] * 12 * width * width / own
+    if layers % (pipeline * size.get("x", 1)):  # the ends count as a layer each, as in the program
+        layers, words = layers + 2, 1
     gpus = predict.Cluster(
         found.count, found.device.flops["bfloat16"], rate, found.device.memory_bytes,
         found.inside.busbw_Bps, found.between.busbw_Bps, found.per_node,

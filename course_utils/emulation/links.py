@@ -94,18 +94,25 @@ def message_s(cluster: EmulatedCluster, source: int, target: int, nbytes: float)
 
 
 def sharing(cluster: EmulatedCluster, ranks: Sequence[int], groups: Iterable[Sequence[int]]) -> int:
-    """How many groups cross the networks of this group's nodes at once: itself, and those of the same size that have no
-    rank in common with it, as the rows of a device mesh have."""
+    """How many groups cross the networks of this group's nodes at once: itself, and those that have no rank in common
+    with it, and their ranks as far apart: the rows of a device mesh along one of its dimensions."""
     own, nodes = set(ranks), {cluster.node_of(rank) for rank in ranks}
     if len(nodes) == 1:
         return 1
     rows: list[set[int]] = [own]
+    apart = _apart(own)
     for group in groups:
         row = set(group)
         its_nodes = {cluster.node_of(rank) for rank in row}
-        if len(row) == len(own) and len(its_nodes) > 1 and its_nodes & nodes and all(row.isdisjoint(r) for r in rows):
+        alike = len(row) == len(own) and _apart(row) == apart
+        if alike and len(its_nodes) > 1 and its_nodes & nodes and all(row.isdisjoint(r) for r in rows):
             rows.append(row)
     return len(rows)
+
+
+def _apart(ranks: set[int]) -> list[int]:
+    first = min(ranks)
+    return sorted(rank - first for rank in ranks)
 
 
 def _protocols(route: Route) -> tuple[int, ...]:

@@ -22,19 +22,7 @@ from course_utils import (
     predict,
     published,
 )
-from course_utils.for_lessons import (
-    BLUE,
-    INK,
-    ORANGE,
-    RUST,
-    Figure,
-    Table,
-    bet,
-    figure_first,
-    new_axes,
-    readable,
-    say,
-)
+from course_utils.for_lessons import BLUE, INK, ORANGE, RUST, Figure, Table, bet, figure_first, new_axes, readable, say
 
 LANGUAGE = Path(__file__).resolve().parents[1] / "programs" / "10_language.py"
 KEPT_PLANS = Path(__file__).resolve().parents[2] / "data" / "emulated_plan.json"
@@ -244,8 +232,8 @@ def show_plan() -> Figure:
 
 
 SPLITS = {
-    "1": "FSDP", "tp8": "TP 8", "cp8": "context 8", "ep8": "experts 8", "pp4": "pipeline 4", "tp8pp4": "TP 8, pipeline 4",
-    "tp8pp4x2": "TP 8, pipeline 4, interleaved", "tp8pp8": "TP 8, pipeline 8",
+    "1": "FSDP", "tp8": "TP 8", "cp8": "context 8", "ep8": "experts 8", "pp4": "pipeline 4",
+    "tp8pp4": "TP 8, pipeline 4", "tp8pp4x2": "TP 8, pipeline 4, interleaved", "tp8pp8": "TP 8, pipeline 8",
     "tp8pp8x2": "TP 8, pipeline 8, interleaved",
 }  # fmt: skip
 MODELS = {
@@ -268,7 +256,8 @@ def show_plans() -> Figure:
     mpl, (ax,) = new_axes(size=(7.6, 0.9 + 0.27 * (len(rows) + 1.3 * len(groups))))
     place, labels, misses = 0.0, {}, []
     for (model, cluster), ways in groups.items():
-        ax.text(0, place, f"{model}, on {cluster[: cluster.index('x')]} H100", va="center", color=INK, fontweight="bold")
+        title = f"{model}, on {cluster.partition('x')[0]} H100"
+        ax.text(0, place, title, va="center", color=INK, fontweight="bold")
         for row in ways:
             place += 1
             labels[place] = _way(row["case"])
