@@ -736,10 +736,11 @@ def test_data_parallel_takes_what_others_measured(bench: Any, tmp_path: Path, mo
 @pytest.mark.slow
 def test_language_models_take_what_others_measured(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that nothing was fitted to: GPT-2 at each precision, compiled and not; FSDP on 8 to 256 GPUs; tensor
-    parallelism."""
+    parallelism. (Of pipelines, which take minutes, `bench_emulation.py language` tells.)"""
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
-    off = {row.what: row.off for row in bench.language_rows("validation")}
-    assert len(off) == 23 and statistics.median(map(abs, off.values())) < 0.1
+    quick = [case.id for case in bench.of_class("language_model") if "pp" not in case.inputs["case"].split(":")[4]]
+    off = {row.what: row.off for row in bench.language_rows("validation", tuple(quick))}
+    assert len(off) == 25 and statistics.median(map(abs, off.values())) < 0.1
     assert {what: error for what, error in off.items() if abs(error) > 0.25} == {}
 
 
