@@ -285,7 +285,7 @@ def show_plans() -> Figure:
     most = max((row for row in rows if row.get("tokens_per_s")), key=lambda row: _used(row, "tokens_per_s"))
     claim(
         f"the ways use {min(_used(r, 'tokens_per_s') for r in rows if r.get('tokens_per_s')):.0f} to"
-        f" {_used(most, 'tokens_per_s'):.0f}% of the GPUs, and `predict` says {median(misses):.2f} times as much",
+        f" {_used(most, 'tokens_per_s'):.0f}% of the GPUs, and predict says {median(misses):.2f} times as much",
         all(1 <= miss < 2 for miss in misses),
     )
     return Figure(mpl, f"{len(rows)} ways to train {len(MODELS)} models on 8 to 1,024 emulated H100s.")
