@@ -45,8 +45,10 @@ def test_a_free_block_serves_its_own_stream_and_the_smallest_that_fits_is_cut() 
     assert allocator.reserved == 80 * MIB
     again = taken(allocator, 20 * MIB)
     assert again is small and again.size == 20 * MIB, "cut from the smaller one"
-    taken(allocator, 20 * MIB, stream=7)
+    other = taken(allocator, 20 * MIB, stream=7)
     assert allocator.reserved == 100 * MIB, "nothing of another stream's"
+    allocator.give_back(other)
+    assert taken(allocator, 15 * MIB, stream=7) is other and allocator.reserved == 100 * MIB, "its own comes back"
     whole = taken(allocator, 49 * MIB + 1)
     assert whole is large and whole.size == 50 * MIB, "less than a MiB isn't worth to be cut off"
     allocator.give_back(again)
