@@ -1,7 +1,8 @@
 """PyTorch's caching allocator of a modelled GPU: which blocks it takes from the device, splits, keeps and joins again.
 
 What it holds is more than what tensors take, since a free block serves its own stream only, and only what fits. The
-rules are those of c10/cuda/CUDACachingAllocator.cpp with its defaults, or with `expandable_segments:True`.
+rules are those of c10/cuda/CUDACachingAllocator.cpp, with two of its settings: `expandable_segments` and
+`max_split_size_mb`.
 """
 
 from __future__ import annotations
@@ -119,12 +120,14 @@ class Block:
 
 
 class Allocator:
-    """The allocator of one device, which has `limit` bytes. `expandable` is `expandable_segments:True`."""
+    """The allocator of one device, which has `limit` bytes. `expandable` is `expandable_segments:True`; from
+    `oversize` bytes on (`max_split_size_mb`) a block is given out whole, and only for what is as large."""
 
-    def __init__(self, limit: int, expandable: bool = False):
-        self.limit, self.expandable = limit, expandable
+    def __init__(self, limit: int, expandable: bool = False, oversize: int | None = None):
+        self.limit, self.expandable, self.oversize = limit, expandable, oversize
         self.segments: dict[int, Segment] = {}  # by address
         self.retries = 0  # how often it gave back what it had kept, to take something else
+        self.device_calls = Count()  # allocated: how often the device was asked for memory; freed: got some back
         # Called with "alloc", "free", "map" or "unmap", the address, the bytes and the stream, whenever the device is.
         self.tell: Callable[[str, int, int, int], None] = lambda action, address, nbytes, stream: None
         self._free: dict[tuple[str, int], list[tuple[int, int, Block]]] = {}  # by size, then address
@@ -150,23 +153,56 @@ class Allocator:
         key = "small" if size <= SMALL else "large", stream
         free = self._free.setdefault(key, [])
         most = self.limit if most is None else min(most, self.limit)
-        at = bisect_left(free, (size,))
-        block: Block | None
-        if at < len(free):
-            block = free[at][2]
+        block = self._fitting(free, size)
+        if block is not None:
             self._forget(block)
         else:
             take = self._grow if self.expandable else self._new_segment
             block = take(key, size, most)
+            if block is None and self._give_back_oversize(key, size, most):
+                block = take(key, size, most)
             if block is None and self.give_back_what_is_free():
                 self.retries += 1
                 block = take(key, size, most)
         if block is None:
             return None
         rest = block.size - size
-        if rest >= BLOCK if key[0] == "small" or self.expandable else rest > SMALL:
+        small = key[0] == "small" or self.expandable
+        if rest >= BLOCK if small else rest > SMALL and not self._is_oversize(size):
             self._keep(block.cut(size))
         return block
+
+    def _is_oversize(self, size: int) -> bool:
+        return self.oversize is not None and size >= self.oversize
+
+    def _fitting(self, free: list[tuple[int, int, Block]], size: int) -> Block | None:
+        """The smallest free block that has room for `size`; None if there's none, or only one of the other kind."""
+        at = bisect_left(free, (size,))
+        if at == len(free):
+            return None
+        if self.expandable:  # what can grow counts as large as it can become, so that what can't is taken first
+            while at + 1 < len(free) and _could_be(free[at + 1][2]) < _could_be(free[at][2]):
+                at += 1
+        block = free[at][2]
+        if self._is_oversize(size):
+            return block if block.size < size + LARGE_SEGMENT else None
+        return None if self._is_oversize(block.size) else block
+
+    def _give_back_oversize(self, key: tuple[str, int], size: int, most: int) -> bool:
+        """Where `oversize` is set: give back free blocks of this stream that are too large to be cut, until there's
+        room for `size`, the smallest that suffices or else the largest ones. Returns whether that will do."""
+        if self.oversize is None or self.expandable:
+            return False
+        least = max(size, self.oversize)
+        free = [found for found in self._free[key] if self._is_oversize(found[0])]
+        enough = bisect_left(free, (least,))
+        given = 0
+        for _, _, block in free[enough : enough + 1] or reversed(free):
+            if given >= least:
+                break
+            given += block.size
+            self._give_back_segment(block)
+        return given >= least
 
     def give_back(self, block: Block) -> None:
         """Its tensor is gone: join it with what's free next to it, and keep it."""
@@ -181,23 +217,36 @@ class Allocator:
         before = self.reserved
         for free in list(self._free.values()):
             for _, _, block in list(free):
-                segment = block.segment
                 if self.expandable:
                     self._make_a_hole(block)
                 elif not block.split:
-                    self._forget(block)
-                    self._add(segment.pool, -block.size, 0)
-                    self.tell("free", block.address, block.size, segment.stream)
-                    self._drop(segment)
+                    self._give_back_segment(block)
         for segment in list(self.segments.values()):
             if all(block.hole for block in segment):
                 self._drop(segment)
         return before - self.reserved
 
+    def _give_back_segment(self, block: Block) -> None:
+        """Give the whole segment of a free block back to the device."""
+        self._forget(block)
+        self._unmapped("free", block)
+        self._drop(block.segment)
+
     def _drop(self, segment: Segment) -> None:
         del self.segments[segment.address]
         self._growing.pop((segment.pool, segment.stream), None)
-        self._add(segment.pool, 0, -1)
+        if not self.expandable:  # whose segments torch doesn't count
+            self._add(segment.pool, 0, -1)
+
+    def _mapped(self, action: str, address: int, size: int, segment: Segment) -> None:
+        self.device_calls.add(1)
+        self._add(segment.pool, size, action == "alloc")
+        self.tell(action, address, size, segment.stream)
+
+    def _unmapped(self, action: str, block: Block) -> None:
+        self.device_calls.remove(1)
+        self._add(block.segment.pool, -block.size)
+        self.tell(action, block.address, block.size, block.segment.stream)
 
     def _new_segment(self, key: tuple[str, int], size: int, most: int, room: int = 0) -> Block | None:
         """A segment for a block, with addresses for `room` bytes."""
@@ -207,8 +256,7 @@ class Allocator:
             return None
         address, self._next = self._next, self._next + (room or asked)
         segment = self.segments[address] = Segment(address, asked, pool, stream)
-        self._add(pool, asked, 1)
-        self.tell("alloc", address, asked, stream)
+        self._mapped("map" if room else "alloc", address, asked, segment)
         return segment.first
 
     def _make_a_hole(self, block: Block) -> None:
@@ -225,8 +273,12 @@ class Allocator:
         if block.size > end - start:
             self._keep(block.cut(end - start))
         block.hole = True
-        self._add(segment.pool, -block.size, 0)
-        self.tell("unmap", block.address, block.size, segment.stream)
+        self._unmapped("unmap", block)
+        for other in (block.previous, block.next):
+            if other is not None and other.hole:
+                block.swallow(other)
+        if block.next is None and block.previous is not None:  # the segment ends before it
+            segment.last, block.previous.next = block.previous, None
 
     def _grow(self, key: tuple[str, int], size: int, most: int) -> Block | None:
         """A block of an expandable segment: what's free and holes next to each other, and what comes after its end."""
@@ -252,7 +304,7 @@ class Allocator:
                 if need < block.size:
                     block.cut(need)
                 block.hole = False
-                self.tell("map", block.address, block.size, segment.stream)
+                self._mapped("map", block.address, block.size, segment)
             else:
                 self._forget(block)
             if whole is None:
@@ -263,7 +315,7 @@ class Allocator:
         if beyond:
             last = segment.last
             more = Block(segment, last.address + last.size, beyond)
-            self.tell("map", more.address, beyond, segment.stream)
+            self._mapped("map", more.address, beyond, segment)
             last.link(more)
             if whole is None:
                 whole = more
@@ -272,7 +324,6 @@ class Allocator:
         if whole is not None and whole.next is not None and whole.next.free:
             self._forget(whole.next)
             whole.swallow(whole.next)
-        self._add(segment.pool, asked + beyond, 0)
         return whole
 
     def _room(self, segment: Segment, size: int) -> Block | None:
@@ -289,7 +340,7 @@ class Allocator:
         return segment.last if segment.last.free else None
 
     def _keep(self, block: Block) -> None:
-        block.free, block.piece = True, block.split
+        block.free, block.piece = True, block.split and not self.expandable  # whose pieces torch doesn't count
         key = block.segment.pool, block.segment.stream
         insort(self._free.setdefault(key, []), (block.size, block.address, block))
         if block.piece:
@@ -304,11 +355,17 @@ class Allocator:
 
     def _add(self, pool: str, *amounts: int) -> None:
         for counts in (self.counts["all"], self.counts[pool]):
-            for count, amount in zip(counts, amounts, strict=False):
+            for count, amount in zip(counts, amounts, strict=False):  # those that change
                 if amount > 0:
                     count.add(amount)
                 elif amount:
                     count.remove(-amount)
+
+
+def _could_be(block: Block) -> int:
+    """The bytes of a free block of an expandable segment, with those that it can grow by."""
+    after = block.next
+    return block.size + (_FAR if after is None else after.size if after.hole else 0)
 
 
 def _page(pool: str) -> int:

@@ -393,6 +393,20 @@ def _called_by_the_program() -> bool:
     return bool(names) and not any("object" in name for name in names)
 
 
+class _Everybody(dist.Store):
+    """Where ranks that are only thought of have all come already, so that nobody waits for them. Torch's own FakeStore
+    can't be waited at before torch 2.15."""
+
+    def add(self, key: str, amount: int) -> int:
+        return amount
+
+    def set(self, key: str, value: str) -> None:
+        pass
+
+    def wait(self, keys: Sequence[str], timeout: Any = None) -> None:
+        pass
+
+
 def install(gpus: Gpus) -> None:
     """From here on every new process group is an emulated one, whatever backend the program asks for."""
     global _gpus
@@ -436,13 +450,11 @@ def install(gpus: Gpus) -> None:
     inside._new_process_group_helper = helper
     dist.init_process_group = inside.init_process_group = init
     if gpus.alike > 1:
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        real = inside.rendezvous
+        real, everybody = inside.rendezvous, _Everybody()  # torch has its C++ half only, and asks this one
 
         def rendezvous(url: str, *_: Any, **more: Any) -> Any:
             if gpus.running > 1:
                 live.append(next(real("env://", gpus.rank, gpus.running, **more))[0])
-            return iter([(FakeStore(), gpus.rank * gpus.alike, gpus.cluster.one_of)])
+            return iter([(everybody, gpus.rank * gpus.alike, gpus.cluster.one_of)])
 
         inside.rendezvous = rendezvous

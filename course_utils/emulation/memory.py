@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .allocator import BLOCK, SMALL, Allocator, Block, Count
+from .allocator import BLOCK, LARGE_SEGMENT, SMALL, Allocator, Block, Count
 from .remarks import say
 
 # What would help, by what there's most of.
@@ -23,16 +23,12 @@ HELP = {
 class Chunk:
     """Bytes that are taken, and what they are, which may turn out later: a tensor becomes a gradient at its end."""
 
-    __slots__ = ("asked", "block", "kind", "nbytes")
+    __slots__ = ("asked", "block", "kind", "nbytes", "pool")
 
     def __init__(self, nbytes: int, kind: str, asked: int = 0):
         self.nbytes, self.kind, self.asked = nbytes, kind, asked
         self.block: Block | None = None  # where they lie; nowhere, if there are none
-
-    @property
-    def pool(self) -> str:
-        """Which of the allocator's two pools it's from."""
-        return "small" if self.nbytes <= SMALL else "large"
+        self.pool = "small" if nbytes <= SMALL else "large"  # of the allocator's two pools
 
 
 class Memory:
@@ -78,20 +74,21 @@ class Memory:
         chunk = Chunk(rounded, kind, nbytes)
         if rounded:
             if not self.allocator.segments:
-                self.allocator.expandable = _expandable()
+                self.allocator.expandable, self.allocator.oversize = settings()
             before = self.reserved
             chunk.block = self.allocator.take(rounded, stream, int(self.limit * self.fraction))
             if self.reserved != before:
                 self.tell(self.reserved)
             if chunk.block is None:
                 return None
-        self.live += rounded
+            chunk.nbytes = chunk.block.size  # a little more, where the rest of a block isn't worth to be cut off
+        self.live += chunk.nbytes
         self.chunks.add(chunk)
         if rounded:
             for pool in ("all", chunk.pool):
                 chunks, taken, asked = self._counts[pool]
                 chunks.add(1)
-                taken.add(rounded)
+                taken.add(chunk.nbytes)
                 asked.add(nbytes)
             if self.history is not None:
                 self.history.came(chunk)
@@ -148,8 +145,8 @@ class Memory:
         return told | {
             "oversize_allocations": none, "oversize_segments": none, "num_ooms": self.refusals,
             "num_alloc_retries": self.allocator.retries, "num_sync_all_streams": 0,
-            "num_device_alloc": told["segment"]["all"]["allocated"],
-            "num_device_free": told["segment"]["all"]["freed"], "max_split_size": -1,
+            "num_device_alloc": self.allocator.device_calls.allocated,
+            "num_device_free": self.allocator.device_calls.freed, "max_split_size": self.allocator.oversize or -1,
         }  # fmt: skip
 
     @property
@@ -169,15 +166,25 @@ class Memory:
         return f"{listed or 'nothing'}. {HELP[kinds[0][0]] if kinds else HELP['activations']}"
 
 
-def _expandable() -> bool:
-    """Whether the program asks for `expandable_segments`."""
+def settings() -> tuple[bool, int | None]:
+    """What the program asks of the allocator: `expandable_segments`, and `max_split_size_mb` in bytes. Raises
+    ValueError as torch does."""
     asked = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    pairs = dict(pair.strip().partition(":")[::2] for pair in asked.split(",") if pair.strip())
-    expandable = pairs.pop("expandable_segments", "False")
-    if pairs:
-        names = ", ".join(pairs)
-        say("allocator", f"of the allocator's settings only expandable_segments is modelled, and not {names}")
-    return expandable == "True"
+    pairs = [pair.strip().partition(":")[::2] for pair in asked.split(",") if pair.strip()]
+    given = {key.strip(): (4 * i + 2, value.strip()) for i, (key, value) in enumerate(pairs)}
+    at, expandable = given.pop("expandable_segments", (0, "False"))
+    if expandable not in ("True", "False"):
+        raise ValueError(f"Expected 'True' or 'False' at index {at} in ConfigTokenizer but got '{expandable}'")
+    _, megabytes = given.pop("max_split_size_mb", (0, ""))
+    if megabytes and not megabytes.isdecimal():
+        raise ValueError(f"max_split_size_mb is a whole number of MiB, and not '{megabytes}'")
+    oversize = int(megabytes) << 20 if megabytes else None
+    if oversize is not None and oversize < LARGE_SEGMENT:
+        raise ValueError(f"CachingAllocator option max_split_size_mb too small, must be >= {LARGE_SEGMENT >> 20}")
+    if given:
+        modelled = "expandable_segments and max_split_size_mb"
+        say("allocator", f"of the allocator's settings only {modelled} are modelled, and not {', '.join(given)}")
+    return expandable == "True", oversize
 
 
 def _sums(chunks: Iterable[Chunk]) -> dict[str, int]:
