@@ -751,8 +751,8 @@ def test_few_values_are_fitted_and_to_few_rows(bench: Any) -> None:
 
 
 def test_memory_is_what_torch_counts(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own MemTracker on fake tensors sees the same peaks, but for what isn't worth to be cut off a block, up to 1 MiB
-    of each; and a GPT's is what its formula says."""
+    """Its own MemTracker on fake tensors sees the same peaks, but for what isn't worth to be cut off a block, a MiB at
+    most; a GPT's is what its formula says."""
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
     rows = list(bench.memory_rows(("resnet18", "gpt-small")))
     assert len(rows) == 3

@@ -21,7 +21,7 @@ from tools import bootstrap  # noqa: E402
 FOLDER = ROOT / "build" / "old"
 PYTHON = FOLDER / "bin" / "python"
 TOOLS = ("nbclient", "nbformat", "nbval", "psutil", "pytest", "pytest-timeout", "pytest-xdist", "pyyaml")
-CHAIN = ("magic", "launch_*", "stream", "live", "lesson_modules", "progress", "run", "rank")
+CHAIN = ("magic", "launch_*", "stream", "live", "lesson_modules", "progress", "run", "rank", "emulated_launch")
 NAMED = ("torch", "IPython", "ipykernel", "ipywidgets")
 
 

@@ -29,8 +29,23 @@ _ONLY_CUDA: dict[Any, Callable[..., Any]] = {
 }
 
 
+# Where their input and its weights are, whose kernels read all in one type, and how torch calls those types.
+_ONE_TYPE = {aten.native_layer_norm: (0, 2, 3), aten.native_group_norm: (0, 1, 2)}
+_TYPES = {torch.bfloat16: "BFloat16", torch.float16: "Half", torch.float32: "Float", torch.float64: "Double"}
+
+
 def _channels(x: torch.Tensor) -> torch.Tensor:
     return torch.empty(x.shape[1], device=x.device)
+
+
+def _refuse_two_types(func: Any, args: Any) -> None:
+    """Norms of 16 bits with weights of 32: the CPU has kernels for that, and CUDA has none."""
+    given = [args[i] for i in _ONE_TYPE.get(func._overloadpacket, ())]
+    types = [t.dtype for t in given if t is not None]
+    for dtype in types[1:]:
+        if dtype != types[0]:
+            wanted, found = (_TYPES.get(kind, str(kind)) for kind in (types[0], dtype))
+            raise RuntimeError(f"expected scalar type {wanted} but found {found}")
 
 
 def _spec(out: Any) -> Any:
@@ -79,6 +94,7 @@ class Plans:
         name = func._schema.name
         if func.namespace == "symm_mem":
             raise NotEmulated(str(SYMMETRIC))
+        _refuse_two_types(func, args)
         margs, mkwargs = tree_map_only(torch.Tensor, meta, (args, kwargs))
         if "device" in mkwargs or not tensors:
             mkwargs["device"] = torch.device("meta")
