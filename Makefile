@@ -61,6 +61,7 @@ bench-emulation: ready-tools ## emulated GPUs against predicted steps, counted m
 	$(IN) tools/bench_emulation.py language
 	$(IN) tools/bench_emulation.py plan
 	$(IN) tools/bench_emulation.py memory
+	$(IN) tools/bench_emulation.py real
 	$(IN) tools/bench_emulation.py published
 
 record: ready-tools   ## run all lessons here and keep their main results under data/recorded/ (LESSONS="04 00": only these)

@@ -760,6 +760,18 @@ def test_memory_is_what_torch_counts(bench: Any, tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
+def test_programs_take_what_they_took_on_a_real_gpu(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On an H200: memory but for cuBLAS's workspace, and times of which nothing but float32's rate was fitted."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    rows = list(bench.real_rows())
+    off = {unit: [abs(row.off) for row in rows if row.unit == unit] for unit in ("ms", "GB")}
+    assert len(off["ms"]) == 15 and statistics.median(off["ms"]) < 0.2 and max(off["ms"]) < 0.45, rows
+    assert len(off["GB"]) == 7 and all(0 <= row.other - row.emulated < 0.15 for row in rows if row.unit == "GB"), rows
+
+
+@pytest.mark.slow
 def test_training_takes_what_others_measured(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that nothing was fitted to, on one GPU."""
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))

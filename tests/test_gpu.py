@@ -141,3 +141,37 @@ def test_a_rank_that_hangs_on_its_gpu_ends(script: Path) -> None:
     assert "`time.sleep(600)`, line 4" in raised.value.stacks[0]
     script.write_text(STEP)
     assert launch(script, 1).ok
+
+
+BLOCKS = """import random
+import torch
+from course_utils.rank import device, report
+
+torch.cuda.set_device(device())
+draw, live, found = random.Random(0), [], []
+streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+for _ in range(600):
+    if live and draw.random() < 0.46:
+        live.pop(draw.randrange(len(live)))
+    else:
+        nbytes = int(2 ** draw.uniform(5, 28.5))
+        with torch.cuda.stream(streams[draw.randrange(3)]):
+            live.append(torch.empty(nbytes, dtype=torch.uint8, device=device()))
+    if draw.random() < 0.02:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    stats = torch.cuda.memory_stats()
+    found += [torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), stats["segment.all.current"],
+              stats["inactive_split_bytes.all.current"]]
+report(found=found, calls=stats["num_device_alloc"])
+"""
+
+
+@pytest.mark.parametrize("asked", ["", "expandable_segments:True", "max_split_size_mb:64"])
+def test_an_emulated_gpu_gives_out_memory_as_this_one(script: Path, asked: str) -> None:
+    """As tests/recorded_allocator.json, by this machine's torch; it takes 4 GB."""
+    script.write_text(BLOCKS)
+    env = {"PYTORCH_ALLOC_CONF": asked}
+    real, emulated = (launch(script, 1, env=env, **place) for place in ({}, {"cluster": "1xH100"}))
+    assert "GPU" in real.placement
+    assert real.values("found") == emulated.values("found") and real.values("calls") == emulated.values("calls")

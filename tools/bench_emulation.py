@@ -8,6 +8,8 @@
     python tools/bench_emulation.py language     their language models: compiled, sharded, with tensor parallelism
     python tools/bench_emulation.py plan         ways to train 8, 47 and 70 billion parameters; `predict` on FSDP's rows
     python tools/bench_emulation.py memory       peaks, against torch's own count, a count by hand, and published ones
+    python tools/bench_emulation.py real         steps and memory that the course's programs took on one H200
+    python tools/bench_emulation.py here         the same on the GPU of this machine, and emulated (--as H100)
     python tools/bench_emulation.py fit          what programs reach of the makers' peaks, for data/clusters.toml
 
 `predict` gets the emulator's own times of single layers and stages on one GPU. What's left is how the two combine them.
@@ -302,6 +304,28 @@ def language_rows(role: str, ids: tuple[str, ...] = ()) -> Iterator[Row]:
                 yield Row(case.id, language(what, name)["tokens_per_s"], case.observed, "/s")
 
 
+def real_rows(here: str = "") -> Iterator[Row]:
+    """Steps, and memory at its fullest, of the course's programs: emulated, and as measured on the GPU that the case
+    names; or, with the name of an emulated GPU as `here`, as this machine's GPU takes them now."""
+    runs: dict[tuple[str, ...], list[Any]] = {}
+    for case in of_class("real"):
+        program, args = case.inputs["program"], tuple(case.inputs["args"])
+        if (program, *args) not in runs:
+            places: list[dict[str, Any]] = [{"cluster": f"1x{here}" if here else case.inputs["cluster"]}]
+            places += [{"device": "cuda"}] if here else []
+            runs[program, *args] = [
+                launch(COURSE / "notebooks" / "programs" / program, 1, args, quiet=True, timeout=900, **place)
+                for place in places
+            ]
+        found = [_of_case(run, case) for run in runs[program, *args]]
+        yield Row(case.id, found[0], found[1] if here else case.observed, case.unit)
+
+
+def _of_case(run: Any, case: published.Case) -> float:
+    (record,) = (r for r in run.ranks[0].records if case.inputs["case"] in (r.get("case"), r.get("way")))
+    return float(record[case.inputs["key"]]) * (1e3 if case.unit == "ms" else 1e-9)
+
+
 def schedule_rows() -> Iterator[Row]:
     """How many times as fast a language model trains under another schedule of its pipeline."""
     with tempfile.TemporaryDirectory() as folder:
@@ -570,9 +594,14 @@ def show(rows: Iterator[Row], other: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "what", choices=["predict", "published", "changes", "links", "parallel", "language", "plan", "memory", "fit"]
-    )
-    what = parser.parse_args().what
+        "what",
+        choices=[
+            "predict", "published", "changes", "links", "parallel", "language", "plan", "memory", "real", "here", "fit",
+        ],
+    )  # fmt: skip
+    parser.add_argument("--as", dest="kind", default="H100", help="which emulated GPU this machine's is (H100)")
+    args = parser.parse_args()
+    what = args.what
     if what == "predict":
         show(ddp_rows(), "predicted")
         show(pipeline_rows(), "predicted")
@@ -605,6 +634,10 @@ def main() -> None:
         for by in dict.fromkeys(by for _, by in rows):
             show((row for row, other in rows if other == by), by)
         show(reserved_rows(), "published, reserved")
+    elif what in ("real", "here"):
+        steps = list(real_rows(args.kind if what == "here" else ""))
+        for unit in ("ms", "GB"):
+            show((row for row in steps if row.unit == unit), "on a real GPU")
     elif what == "fit":
         wanted = list(dict.fromkeys(case.inputs["case"] for case in cases(1, "calibration")))
         fit(train("1xH200", wanted, "--kernels"))
