@@ -768,7 +768,9 @@ def test_programs_take_what_they_took_on_a_real_gpu(
     rows = list(bench.real_rows())
     off = {unit: [abs(row.off) for row in rows if row.unit == unit] for unit in ("ms", "GB")}
     assert len(off["ms"]) == 15 and statistics.median(off["ms"]) < 0.2 and max(off["ms"]) < 0.45, rows
-    assert len(off["GB"]) == 7 and all(-1e-3 < row.other - row.emulated < 0.15 for row in rows if row.unit == "GB"), rows
+    assert len(off["GB"]) == 7 and all(-1e-3 < row.other - row.emulated < 0.15 for row in rows if row.unit == "GB"), (
+        rows
+    )
 
 
 @pytest.mark.slow
