@@ -44,6 +44,9 @@ _FLOPS: dict[Any, Any] = {
     aten._cudnn_rnn: recurrent.flops,
     aten._cudnn_rnn_backward: functools.partial(recurrent.flops, passes=2),
 }
+for _way in ("", "_backward"):  # the CPU's fused attention, which does for CUDA's, isn't counted in torch 2.10 and 2.11
+    _of_cpu, _of_cuda = (getattr(aten, f"_scaled_dot_product_flash_attention{end}{_way}") for end in ("_for_cpu", ""))
+    _FLOPS[_of_cpu] = flop_registry.get(_of_cpu) or flop_registry[_of_cuda]
 if hasattr(aten, "_scaled_mm_v2"):  # of torch.nn.functional.scaled_mm
     _FLOPS[aten._scaled_mm_v2] = _product
 # These overwrite all that they write to, and don't read what it held.

@@ -34,12 +34,11 @@ def times_faster(run: Run, case: str, version: str) -> Samples:
 
 @figure_first
 def show_gpt2(guess: Guess = ...) -> Figure:
-    """A step of GPT-2 on one A100, change by change: published, and emulated by a program that compiles nothing."""
-    cases = [
-        case
-        for case in published.load(published.PATH.with_name("emulated_cases.json"))
-        if case.cls == "language_model" and case.inputs["cluster"] == "1xA100"
-    ]
+    """A step of GPT-2 on one A100, change by change: published, and emulated by a program that compiles nothing. And
+    what the same steps took on one H200."""
+    every = published.load(published.PATH.with_name("emulated_cases.json"))
+    cases = [case for case in every if case.cls == "language_model" and case.inputs["cluster"] == "1xA100"]
+    h200 = {case.inputs["case"]: case.observed for case in every if case.cls == "real" and case.unit == "ms"}
     run = launch(GPT2, 1, args=[case.inputs["case"] for case in cases], cluster="1xA100", quiet=True)
     took = {case.id.split("-")[1]: run.value("step_s", case=case.inputs["case"]) * 1e3 for case in cases}
     seen = {case.id.split("-")[1]: case.observed for case in cases}
@@ -60,6 +59,8 @@ def show_gpt2(guess: Guess = ...) -> Figure:
     )
     emulated = ", ".join(f"{ms:.0f} ({NAMES[name]})" for name, ms in took.items())
     say(f"Emulated, in ms: {emulated}.")
+    measured = ", ".join(f"{h200[case.inputs['case']]:.0f}" for case in cases)
+    say(f"On a real H200 we measured {measured} ms.")
     worst = max(abs(took[name] / seen[name] - 1) for name in seen)
     more_checks({f"all {len(seen)} steps are emulated within 15%": worst < 0.15})
     by, ours = Provenance("published", "one A100 by A. Karpathy"), Provenance("emulated", "1xA100")

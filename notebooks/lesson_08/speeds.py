@@ -9,7 +9,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks
+from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
 from course_utils.for_lessons import Figure, as_number, bet, figure_first, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1] / "programs"
@@ -42,14 +42,23 @@ def steps() -> dict[str, dict[str, Step]]:
     return {name: {way: _step(run, way) for way in dict.fromkeys(run.values("way"))} for name, run in runs.items()}
 
 
+def _on_a_real_h200() -> dict[str, float]:
+    """Milliseconds of the same step, by precision."""
+    every = published.load(published.PATH.with_name("emulated_cases.json"))
+    return {
+        case.inputs["case"]: case.observed for case in every if case.id.startswith("real-steps") and case.unit == "ms"
+    }
+
+
 def _step(run: Run, way: str) -> Step:
     return Step(run.samples("step_s", way=way).median, max(run.values("peak_bytes", way=way)))
 
 
 @figure_first
 def show_steps(guess: Guess = ...) -> Figure:
-    """How many times as fast a step becomes on two GPUs, by precision; and what that does to memory."""
-    found = steps()
+    """How many times as fast a step becomes on two emulated GPUs, by precision; and what that does to memory. And what
+    it took on a real H200."""
+    found, h200 = steps(), _on_a_real_h200()
     a100, short, t4 = found["A100"], found["A100, one short text"], found["T4"]
     times = a100["fp32"].s / a100["bf16"].s
     left = a100["TF32"].s / a100["bf16"].s
@@ -78,6 +87,11 @@ def show_steps(guess: Guess = ...) -> Figure:
     say(
         f"With one text of 64 tokens, a step takes {short['fp32'].s * 1e3:.1f} ms in float32 and"
         f" {short['bf16'].s * 1e3:.1f} with autocast. There the GPU waits for Python, and casts are more of that."
+    )
+    say(
+        f"On a real H200 we measured {h200['fp32']:.0f} ms in float32, {h200['TF32']:.0f} with TF32 and"
+        f" {h200['bf16']:.0f} with autocast: {h200['fp32'] / h200['bf16']:.1f} times as fast, and"
+        f" {h200['TF32'] / h200['bf16']:.1f} times TF32."
     )
     claim(
         "on an A100 autocast is over 5 times as fast as float32, and not twice as fast as TF32",
