@@ -763,11 +763,11 @@ def test_memory_is_what_torch_counts(bench: Any, tmp_path: Path, monkeypatch: py
 def test_programs_take_what_they_took_on_a_real_gpu(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On an H200: memory but for cuBLAS's workspace, and times of which nothing but float32's rate was fitted."""
+    """On an H200, in rows that nothing was fitted to: times, and memory but for cuBLAS's workspace."""
     monkeypatch.setenv("COURSE_HOME", str(tmp_path))
-    rows = list(bench.real_rows())
+    rows = list(bench.real_rows("validation"))
     off = {unit: [abs(row.off) for row in rows if row.unit == unit] for unit in ("ms", "GB")}
-    assert len(off["ms"]) == 15 and statistics.median(off["ms"]) < 0.2 and max(off["ms"]) < 0.45, rows
+    assert len(off["ms"]) == 13 and statistics.median(off["ms"]) < 0.17 and max(off["ms"]) < 0.45, rows
     assert len(off["GB"]) == 7 and all(-1e-3 < row.other - row.emulated < 0.15 for row in rows if row.unit == "GB"), (
         rows
     )

@@ -304,11 +304,11 @@ def language_rows(role: str, ids: tuple[str, ...] = ()) -> Iterator[Row]:
                 yield Row(case.id, language(what, name)["tokens_per_s"], case.observed, "/s")
 
 
-def real_rows(here: str = "") -> Iterator[Row]:
+def real_rows(role: str, here: str = "") -> Iterator[Row]:
     """Steps, and memory at its fullest, of the course's programs: emulated, and as measured on the GPU that the case
     names; or, with the name of an emulated GPU as `here`, as this machine's GPU takes them now."""
     runs: dict[tuple[str, ...], list[Any]] = {}
-    for case in of_class("real"):
+    for case in (case for case in of_class("real") if case.role == role):
         program, args = case.inputs["program"], tuple(case.inputs["args"])
         if (program, *args) not in runs:
             places: list[dict[str, Any]] = [{"cluster": f"1x{here}" if here else case.inputs["cluster"]}]
@@ -635,7 +635,9 @@ def main() -> None:
             show((row for row, other in rows if other == by), by)
         show(reserved_rows(), "published, reserved")
     elif what in ("real", "here"):
-        steps = list(real_rows(args.kind if what == "here" else ""))
+        print("fitted, then held out, then memory")
+        show(real_rows("calibration", args.kind if what == "here" else ""), "on a real GPU")
+        steps = list(real_rows("validation", args.kind if what == "here" else ""))
         for unit in ("ms", "GB"):
             show((row for row in steps if row.unit == unit), "on a real GPU")
     elif what == "fit":

@@ -5,6 +5,7 @@ take the time of a fused kernel, by a rule:
 - What it makes is written once somebody else needs it: a product, the optimizer, what comes out of the region. A later
   kernel, such as one of the backward pass, reads it back, or makes it again of what it was made of, whichever moves
   fewer bytes: as Inductor inlines, and AOTAutograd's partitioner recomputes.
+- A product whose rows aren't aligned is padded, as Inductor does where that pays.
 - The host starts a kernel, and none of the operators in it; under CUDA graphs (`mode="reduce-overhead"`) not even that.
 
 Nothing is compiled. So compiling takes no time, graphs don't break, and memory is that of the eager program.

@@ -69,10 +69,6 @@ _PRODUCTS = {
     aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1, aten.addmm_: 1, aten.baddbmm_: 1, aten.addbmm: 1,
     aten.addbmm_: 1, aten._addmm_activation: 1,
 }  # fmt: skip
-# Tensor cores take rows that start at multiples of 16 bytes, and are fed slower the less aligned they are: Matrix
-# Multiplication Background, NVIDIA's user's guide, 2.2. This is what they reach at 2 bytes, fitted to two GPT-2s on an
-# A100 whose vocabulary went from 50,257 to 50,304; between 2 and 16 bytes it's interpolated.
-_AT_2_BYTES = 0.6
 # How the arguments are called that say which words of a sequence see which, and how long the sequences of a batch are
 # that lie one after the other.
 _CAUSAL = ("is_causal", "custom_mask_type")
@@ -122,7 +118,9 @@ def _arithmetic(device: Device, func: Any, dtype: torch.dtype) -> str:
 
 
 def unaligned(device: Device, func: Any, args: Sequence[Any], out: Any, dtype: torch.dtype) -> float:
-    """How many times as long tensor cores take for a product whose rows don't start at multiples of 16 bytes."""
+    """How many times as long tensor cores take for a product whose rows don't start at multiples of 16 bytes: the less
+    aligned they are, the slower they're fed (Matrix Multiplication Background, NVIDIA's user's guide, 2.2). Between 2
+    bytes and 16 it's interpolated."""
     start = _PRODUCTS.get(func._overloadpacket)
     if start is None or _arithmetic(device, func, dtype) not in ("tf32", "float16", "bfloat16"):
         return 1.0
@@ -133,7 +131,16 @@ def unaligned(device: Device, func: Any, args: Sequence[Any], out: Any, dtype: t
         if n > 1 and step > 1
     ]
     aligned = math.gcd(16, *steps)  # a power of two
-    return float(_AT_2_BYTES ** (-math.log2(16 / max(aligned, 2)) / 3))
+    return float(device.unaligned_reached ** (-math.log2(16 / max(aligned, 2)) / 3))
+
+
+def padding(func: Any, args: Sequence[Any]) -> float:
+    """Bytes that are moved to copy a product's matrices into larger ones, whose rows are aligned: Inductor's pad_mm,
+    which tries whether that pays."""
+    start = _PRODUCTS[func._overloadpacket]
+    a, b = args[start], args[start + 1]
+    unit = 16 // a.element_size()
+    return float(sum(2 * _nbytes(t) for t in (a, b) if any(n % unit for n in t.shape[-2:])))
 
 
 def reordered(device: Device, func: Any, args: Sequence[Any], outs: Sequence[Any], dtype: torch.dtype) -> float:

@@ -281,7 +281,7 @@ class Operators(TorchDispatchMode):
         elif fusible(func, tensors):
             seconds, made = fusion.fused(queue, func, tensors, blocks, changed)
         else:
-            seconds = fusion.whole(queue, plan.seconds, tensors, blocks)
+            seconds = fusion.whole(queue, min(plan.seconds, plan.padded_s), tensors, blocks)
         clock.enqueue(queue, seconds, "compute", plan.name if made is None else "fused", plan.flops > 0)
         out = self._made(plan, func, args, kwargs, tensors, blocks, changed, device, known)
         if made is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -67,6 +68,7 @@ class Plan(NamedTuple):
     name: str
     nbytes: int  # of new outputs
     flops: float = 0.0  # of a product, attention or convolution
+    padded_s: float = math.inf  # `seconds` where Inductor first makes a product's matrices larger
 
 
 class Plans:
@@ -119,14 +121,18 @@ class Plans:
         flops = costs.flops_of(func, *known, out)
         nbytes = costs.traffic(func, tensors, [*new, *changed])
         dtype = next((t.dtype for t in tensors + results if t.dtype.is_floating_point), torch.float32)
-        slowed = flops * costs.unaligned(self.device, func, margs, out, dtype)
+        slower = costs.unaligned(self.device, func, margs, out, dtype)
         launches = costs.launches(func, args)
         seconds = max(
-            costs.seconds(self.device, func, slowed, nbytes, dtype) if launches else 0.0,
+            costs.seconds(self.device, func, flops * slower, nbytes, dtype) if launches else 0.0,
             self.device.launch_s * launches,
         )
         moved = costs.reordered(self.device, func, margs, outs, dtype)
         seconds += moved / (self.device.memory_Bps * self.device.memory_reached)
+        padded_s = math.inf
+        if slower > 1:
+            padded_s = costs.seconds(self.device, func, flops, nbytes, dtype)
+            padded_s += costs.seconds(self.device, func, 0.0, costs.padding(func, margs), dtype)
         specs = tuple(map(_spec, outs))
         used = [] if func._overloadpacket in costs.LIKE else tensors
         small = all(t.numel() <= SMALL for t in [*used, *results])
@@ -143,6 +149,7 @@ class Plans:
             name,
             fresh,
             flops,
+            padded_s,
         )
 
 
