@@ -276,6 +276,35 @@ def test_what_a_compiled_program_changes_in_place_is_read_and_written_once(tmp_p
         assert found[name] == pytest.approx(nbytes, rel=0.05), name
 
 
+PADDED = """
+import torch
+from course_utils.rank import device, report
+d = device()
+def took(rows, columns, wrap=lambda f: f):
+    a, b = (torch.empty(n, 768, device=d, dtype=torch.bfloat16) for n in (rows, columns))
+    call = wrap(lambda: a @ b.t())
+    call()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record(); call(); end.record(); torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+for rows in (8192, 8):
+    ms = {n: (took(rows, n), took(rows, n, torch.compile)) for n in (50304, 50257)}
+    report(rows=rows, even=ms[50304], odd=ms[50257])
+"""
+
+
+def test_a_compiled_program_pads_products_of_odd_rows_where_that_pays(tmp_path, monkeypatch):
+    """It copies the smaller matrix, 77 MB, into one whose rows are aligned; not if that takes longer than it brings."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    (tmp_path / "padded.py").write_text(PADDED)
+    large, small = launch(tmp_path / "padded.py", 1, cluster="1xA100", quiet=True).ranks[0].records
+    (even, same), (eager, compiled) = large["even"], large["odd"]
+    assert same == pytest.approx(even, rel=0.01) and eager > 1.5 * even
+    copied = 2 * 50257 * 768 * 2 / (2.039e12 * 0.58) * 1e3
+    assert compiled == pytest.approx(50257 / 50304 * even + copied, rel=0.01)
+    assert small["odd"][1] == pytest.approx(small["odd"][0], rel=0.01)
+
+
 COMPILED = """
 def measure(model, x, how="compile", **options):
     model = torch.compile(model, **options) if how == "compile" else model
