@@ -71,6 +71,31 @@ def test_nothing_is_said_without_a_reason(kind: str, message: str) -> None:
     assert hint(kind, message) == ""
 
 
+@pytest.mark.parametrize(
+    ("program", "env", "helps"),
+    [
+        (
+            "x = torch.ones(4, 8, device=device(), dtype=torch.bfloat16); torch.nn.LayerNorm(8).to(device())(x)",
+            {},
+            "a norm that's kept in float32 wants its input in float32, too",
+        ),
+        (
+            "torch.ones(1, device=device())",
+            {"PYTORCH_ALLOC_CONF": "expandable_segments:true"},
+            "with a capital letter: `expandable_segments:True`",
+        ),
+    ],
+    ids=["a norm in two types", "settings of the allocator"],
+)
+def test_what_only_a_gpu_refuses(program: str, env: dict[str, str], helps: str, tmp_path: Path) -> None:
+    """Seen on an H200, word for word, and emulated here."""
+    script = tmp_path / "program.py"
+    script.write_text(f"import torch\nfrom course_utils.rank import device\n{program}\n")
+    with pytest.raises(RankError) as raised:
+        launch(script, 1, cluster="1xH100", env=env, quiet=True)
+    assert helps in str(raised.value)
+
+
 def _of_the_notebook() -> None: ...
 
 
