@@ -97,6 +97,26 @@ def test_a_full_device_gets_back_what_was_kept() -> None:
     assert allocator.take(40 * MIB) is None and allocator.take(1 * MIB, most=80 * MIB) is None
 
 
+def test_what_is_too_large_to_be_cut_goes_back_first() -> None:
+    """`max_split_size_mb`: the smallest block that suffices, or the largest ones, and what's small stays."""
+    allocator = Allocator(100 * MIB, oversize=40 * MIB)
+    small = taken(allocator, MIB)
+    for asked in ([45, 48], [90]):
+        blocks = [taken(allocator, n * MIB) for n in asked]
+        allocator.give_back(small)
+        for block in blocks:
+            allocator.give_back(block)
+        small = taken(allocator, MIB)
+        assert taken(allocator, 30 * MIB).size == 30 * MIB and allocator.retries == 0
+        assert allocator.reserved == (2 + 30 + sum(asked[1:])) * MIB
+        allocator = Allocator(100 * MIB, oversize=40 * MIB)
+        small = taken(allocator, MIB)
+    for block in [taken(allocator, 45 * MIB), taken(allocator, 48 * MIB)]:
+        allocator.give_back(block)
+    assert taken(allocator, 80 * MIB).size == 80 * MIB == allocator.reserved - 2 * MIB
+    assert allocator.retries == 0
+
+
 @pytest.mark.parametrize("expandable", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_nothing_overlaps_and_all_is_counted(expandable: bool, seed: int) -> None:

@@ -159,7 +159,7 @@ class Allocator:
         else:
             take = self._grow if self.expandable else self._new_segment
             block = take(key, size, most)
-            if block is None and self._give_back_oversize(key, size, most):
+            if block is None and self._give_back_oversize(key, size):
                 block = take(key, size, most)
             if block is None and self.give_back_what_is_free():
                 self.retries += 1
@@ -188,7 +188,7 @@ class Allocator:
             return block if block.size < size + LARGE_SEGMENT else None
         return None if self._is_oversize(block.size) else block
 
-    def _give_back_oversize(self, key: tuple[str, int], size: int, most: int) -> bool:
+    def _give_back_oversize(self, key: tuple[str, int], size: int) -> bool:
         """Where `oversize` is set: give back free blocks of this stream that are too large to be cut, until there's
         room for `size`, the smallest that suffices or else the largest ones. Returns whether that will do."""
         if self.oversize is None or self.expandable:
