@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+LOW = 0.09  # of the axis: what ends below it would hide a number at its foot
+
+
 def bars(
     values: Mapping[Any, Value],
     guess: Mapping[Any, Any] | None = None,
@@ -67,15 +70,19 @@ def bars(
 
     mpl, (ax,) = canvas.new_axes()
     named: set[str] = set()
-    for i, value in enumerate(values.values()):
+    height = largest * factor * 1.12 or 1
+    for i, (label, value) in enumerate(values.items()):
         kind = kind_of(value)
         ax.bar(i, middle(value) * factor, width=0.6, color=KINDS[kind].color, alpha=0.22, edgecolor="none")
         words = legend_words(value)
         errorbars(ax, [i], [value], kind, factor, label=None if words in named else words, linestyle="none")
         named.add(words)
         written = number(middle(value) * factor) + (f" {shown_unit}" if len(labels) <= 3 else "")
+        tops = [abs(spread(value)[1]), *(found[label] for found in (predictions, guesses) if label in found)]
+        top = max(tops) * factor
+        place, above = ((i, 0), 5) if top > LOW * height else ((i, top), 8)
         ax.annotate(
-            written.strip(), (i, 0), (0, 5), textcoords="offset points", ha="center", fontsize=10, color=canvas.INK
+            written.strip(), place, (0, above), textcoords="offset points", ha="center", fontsize=10, color=canvas.INK
         )
     for i, label in enumerate(labels):
         if label in predictions:
@@ -90,7 +97,7 @@ def bars(
         if label in guesses:
             _once(ax, named, "your guess", [i + 0.2], [guesses[label] * factor], **GUESS)
     canvas.name_ticks(ax, labels, max(8, 60 // len(labels)))
-    ax.set_ylim(0, largest * factor * 1.12 or 1)
+    ax.set_ylim(0, height)
     if ylabel and shown_unit and "(" not in ylabel:
         ylabel = f"{ylabel} ({shown_unit})"
     ax.set_ylabel(ylabel or _axis_words(name, base_unit, shown_unit))
