@@ -197,8 +197,9 @@ def test_an_emulated_training_holds_what_the_formulas_say(stage: int) -> None:
     settings = {**make("memory", params_B=0.3, gpus=16, stage=stage, batch=4).values}
     predicted, emulated = gpu_memory.held(settings), gpu_memory.run_memory(settings)
     for kind, one in predicted.stages[0].items():
-        # Stage 1 deals out whole tensors, stage 2 keeps more than the whole weights: its shard, and a buffer.
-        allowed = {("optimizer", 1): 0.5, ("weights", 2): 0.25}.get((kind, stage), 0.05)
+        # Stage 1 deals out whole tensors, stage 2 keeps more than the whole weights: its shard, and a buffer. And small
+        # shards get blocks that are up to a MiB larger.
+        allowed = {("optimizer", 1): 0.5, ("weights", 2): 0.25}.get((kind, stage), 0.08)
         assert emulated.get(kind, 0) == pytest.approx(one, rel=allowed), kind
     view = gpu_memory.render(settings, {"emulated": emulated})
     assert "Emulated: " in view.summary and "○ emulated" in view.svg and "difference" in view.svg
