@@ -25,7 +25,7 @@ from course_utils import (
 from course_utils.for_lessons import BLUE, INK, ORANGE, RUST, Figure, Table, bet, figure_first, new_axes, readable, say
 
 LANGUAGE = Path(__file__).resolve().parents[1] / "programs" / "10_language.py"
-KEPT_PLANS = Path(__file__).resolve().parents[2] / "data" / "emulated_plan.json"
+KEPT_PLANS = published.PATH.with_name("emulated_plan.json")
 COUNTED = Path(__file__).resolve().parents[1] / "programs" / "10_counted.py"
 NAMES = ("DDP", "stage 1", "stage 2", "stage 3")
 AUTOCAST = {"weight_bytes": 4, "gradient_bytes": 4, "optimizer_bytes": 8}  # in float32, and with autocast as well

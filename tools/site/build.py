@@ -394,7 +394,8 @@ def build(chosen: Sequence[Lesson], out: Path, everything: bool) -> list[str]:
         print(f"{lesson.number}: {f'ran in {seconds:.0f} s' if seconds > 1 else 'as it ran before'}", flush=True)
         ran[lesson.number] = copy.deepcopy(notebook)
         pages.lesson(lesson, notebook)
-        pages.exercises(lesson)
+        if lesson.exercises_path:
+            pages.exercises(lesson)
     text, words = glossary()
     pages.write("glossary.md", text)
     pages.write("explorers.md", explorers_page())
@@ -428,7 +429,7 @@ def home_page(made: Sequence[Lesson]) -> str:
     )
     contents = {
         "Lessons": [Path(lesson.path).stem for lesson in made],
-        "Exercises": [Path(lesson.exercises_path).stem for lesson in made],
+        "Exercises": [Path(lesson.exercises_path).stem for lesson in made if lesson.exercises_path],
         "More": ["explorers", "glossary"],
         "To run it": ["places", "setup", "gpus", "emulated_gpus", "slurm", "behind_a_cell", "troubleshooting"],
         "To teach it": ["instructors", "workshop"],
