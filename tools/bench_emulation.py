@@ -205,7 +205,7 @@ def reserved_rows() -> Iterator[Row]:
 
 def of_class(cls: str) -> list[published.Case]:
     """What others measured, in `data/emulated_cases.json`."""
-    return [case for case in published.load(COURSE / "data" / "emulated_cases.json") if case.cls == cls]
+    return [case for case in published.load(published.EMULATED) if case.cls == cls]
 
 
 def cases(gpus: int | None = None, role: str = "") -> list[published.Case]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ..folders import COURSE
 
 PATH = COURSE / "data" / "published.json"
+EMULATED = PATH.with_name("emulated_cases.json")  # what the emulated cluster was fitted to, and is judged by
 ROLES = ("identity", "validation", "rule", "bound", "calibration", "counterexample")
 
 

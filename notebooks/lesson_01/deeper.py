@@ -36,7 +36,7 @@ def times_faster(run: Run, case: str, version: str) -> Samples:
 def show_gpt2(guess: Guess = ...) -> Figure:
     """A step of GPT-2 on one A100, change by change: published, and emulated by a program that compiles nothing. And
     what the same steps took on one H200."""
-    every = published.load(published.PATH.with_name("emulated_cases.json"))
+    every = published.load(published.EMULATED)
     cases = [case for case in every if case.cls == "language_model" and case.inputs["cluster"] == "1xA100"]
     h200 = {case.inputs["case"]: case.observed for case in every if case.cls == "real" and case.unit == "ms"}
     run = launch(GPT2, 1, args=[case.inputs["case"] for case in cases], cluster="1xA100", quiet=True)

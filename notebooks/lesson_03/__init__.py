@@ -224,7 +224,7 @@ def show_against_ddp() -> Figure:
 def show_measured() -> Figure:
     """How much more four A100s did than one with DataParallel, as others measured it on ten models."""
     took: dict[str, dict[int, float]] = {}
-    for case in published.load(published.PATH.with_name("emulated_cases.json")):
+    for case in published.load(published.EMULATED):
         if case.cls == "data_parallel" and case.inputs["case"].endswith(":half:12:train"):
             model = case.inputs["case"].partition(":")[0]
             took.setdefault(model, {})[int(case.inputs["cluster"].partition("x")[0])] = case.observed

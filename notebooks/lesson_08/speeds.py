@@ -44,7 +44,7 @@ def steps() -> dict[str, dict[str, Step]]:
 
 def _on_a_real_h200() -> dict[str, float]:
     """Milliseconds of the same step, by precision."""
-    every = published.load(published.PATH.with_name("emulated_cases.json"))
+    every = published.load(published.EMULATED)
     return {
         case.inputs["case"]: case.observed for case in every if case.id.startswith("real-steps") and case.unit == "ms"
     }
