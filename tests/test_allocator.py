@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from course_utils.emulation.allocator import Allocator, Block
-from course_utils.emulation.memory import Memory
+from course_utils.emulation.memory import Memory, settings
 from course_utils.launching.launcher import launch
 
 MIB = 1 << 20
@@ -197,6 +197,18 @@ def test_settings_that_torch_refuses(asked: str, wrong: str, monkeypatch: pytest
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", asked)
     with pytest.raises(ValueError, match=wrong):
         Memory(1 << 40).take(1, "weights")
+
+
+def test_settings_that_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In any order, with spaces, and beside lists of settings that aren't modelled, which are named."""
+    for asked, found in (
+        ("", (False, None)), (" max_split_size_mb: 64 , expandable_segments:True,", (True, 64 << 20)),
+        ("roundup_power2_divisions:[256:1,512:2],expandable_segments:True", (True, None)),
+    ):  # fmt: skip
+        monkeypatch.setenv("PYTORCH_ALLOC_CONF", asked)
+        assert settings() == found
+    said = "".join(capsys.readouterr())
+    assert "not roundup_power2_divisions" in said and "512" not in said
 
 
 PROGRAM = """

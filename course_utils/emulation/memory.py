@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -170,7 +171,7 @@ def settings() -> tuple[bool, int | None]:
     """What the program asks of the allocator: `expandable_segments`, and `max_split_size_mb` in bytes. Raises
     ValueError as torch does."""
     asked = os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))
-    pairs = [pair.strip().partition(":")[::2] for pair in asked.split(",") if pair.strip()]
+    pairs = [pair.strip().partition(":")[::2] for pair in re.split(r",(?![^\[]*\])", asked) if pair.strip()]
     given = {key.strip(): (4 * i + 2, value.strip()) for i, (key, value) in enumerate(pairs)}
     at, expandable = given.pop("expandable_segments", (0, "False"))
     if expandable not in ("True", "False"):
