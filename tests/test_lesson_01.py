@@ -550,6 +550,7 @@ def test_the_race(once_s: float, writes: bool, said: str, capsys: pytest.Capture
     lesson_01.show_residuals(chain(once_s, writes), model)
     out = capsys.readouterr().out
     assert said in out and "predicted 275 calls" in out
+    assert re.search(r"Recorded on NVIDIA H200, .*: \d+ calls\. Compiling took 0\.\d+ s", out)
 
 
 def test_forked(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,6 +121,7 @@ def test_the_workers(
     assert all(words in out for words in said), out
     assert ("times" in figure_title(figure)) == ("✓ several" in out)
     assert ("One worker is about as fast" in out) == (abs(rates[1] / rates[0] - 1) < 0.25)
+    assert "On a machine of 16 cores we recorded 3,172 images a second with 16 workers, 11 times" in out
 
 
 def test_workers_that_had_no_core_to_themselves_prove_nothing(four_cores: Callable[[int], None], capsys: Out) -> None:

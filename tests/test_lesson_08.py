@@ -502,6 +502,16 @@ def test_brackets_count_what_lies_inside_and_name_sources() -> None:
     assert sorted(labels) == ["measured", "predicted bracket", "published on an A100", "your guess"]
 
 
+def test_what_16_bits_brought_a_recorded_gpu_is_drawn_beside_and_judged_by_no_bracket() -> None:
+    (theirs,) = [found for found in lesson_08.recorded_speedups() if "H200" in found["MLP"].provenance.machine]
+    mine = {"MLP": 0.5, "an own model": 0.5}
+    figure = lesson_08.brackets(dict.fromkeys(mine, Bracket(0.4, 0.6)), mine, recorded=[theirs])
+    assert figure.mpl.get_suptitle() == "2 of 2 speed-ups lie in their bracket"
+    assert f"MLP {theirs['MLP'].median:.2f}, recorded on NVIDIA H200" in figure.summary
+    assert "recorded on NVIDIA H200" in figure.mpl.axes[0].get_legend_handles_labels()[1]
+    assert 3 < theirs["MLP"].median < 16 and figure.mpl.axes[0].get_xlim()[1] > theirs["MLP"].median
+
+
 def test_brackets_need_what_they_compare() -> None:
     with pytest.raises(ValueError, match="at least one"):
         lesson_08.brackets({}, {})

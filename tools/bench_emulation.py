@@ -8,7 +8,7 @@
     python tools/bench_emulation.py language     their language models: compiled, sharded, with tensor parallelism
     python tools/bench_emulation.py plan         ways to train 8, 47 and 70 billion parameters; `predict` on FSDP's rows
     python tools/bench_emulation.py memory       peaks, against torch's own count, a count by hand, and published ones
-    python tools/bench_emulation.py real         steps and memory that the course's programs took on one H200
+    python tools/bench_emulation.py real         steps and memory that the course's programs took on an H200
     python tools/bench_emulation.py here         the same on the GPU of this machine, and emulated (--as H100)
     python tools/bench_emulation.py fit          what programs reach of the makers' peaks, for data/clusters.toml
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks
+from course_utils import Machine, Run, Samples, Sweep, Verdict, claim, figures, launch, more_checks, recorded
 from course_utils.for_lessons import Figure, Program, Words, bet, disturbed, figure_first, say, say_disturbed
 
 from .copies import published_copies, run_copies, show_copies
@@ -139,8 +139,21 @@ def show_workers(measured: Sweep, guess: Guess = ...) -> Figure:
         title = f"Images a second on {_cores(cores)}"
     if not why and abs(one - 1) < 0.25:
         say(f"One worker is about as fast as none ({one:.1f} times): the same work, in another process.")
+    for told in recorded.sweeps("02_measured"):
+        say(_as_recorded(told))
     more_checks({"every number of workers was measured": all(len(samples) > 1 for samples in rate.values())})
     return figures.bars({bar(n): rate[n] for n in counts}, title=title)
+
+
+def _as_recorded(measured: Sweep) -> str:
+    """What the most workers brought on another machine, in a sentence."""
+    most = max(point["workers"] for point in measured.points)
+    none, many = (measured.samples("images_per_s", workers=n) for n in (0, most))
+    cores = many.provenance.machine.split(", ")[1]
+    return (
+        f"On a machine of {cores} we recorded {many.median:,.0f} images a second with {most} workers,"
+        f" {many.median / none.median:.0f} times as many as without."
+    )
 
 
 def with_workers(starved: Run) -> Run:

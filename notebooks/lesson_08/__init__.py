@@ -14,7 +14,7 @@ from course_utils.for_lessons import Cell, Figure, Program, Table, Words, bet, f
 
 from .pictures import brackets, loss_scale, never_moved  # noqa: F401
 from .small_gradients import MODEL, show_fp16, show_scaler  # noqa: F401
-from .speeds import eight, show_eight, show_here, show_steps, steps  # noqa: F401
+from .speeds import eight, recorded_speedups, show_eight, show_here, show_steps, steps  # noqa: F401
 
 TAKE_HOME = Path(__file__).resolve().parents[1] / "take_home" / "08_amp.py"
 SIXTEEN = ("bfloat16", "float16")

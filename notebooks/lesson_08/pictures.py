@@ -31,9 +31,10 @@ def brackets(
     measured: Mapping[str, Samples | float],
     guess: Mapping[str, Any] | None = None,
     title: str | None = None,
+    recorded: Sequence[Mapping[str, Samples]] = (),
 ) -> Figure:
     """One row a case: the predicted bracket as a dashed frame from its low to its high end, what was measured as a
-    point, a guess as a cross.
+    point, a guess as a cross; and points that were `recorded` on other machines, which the bracket isn't about.
 
     The look of a point is that of its provenance (measured here, recorded, published). Raises ValueError without a
     case, KeyError for a case that was predicted and not measured.
@@ -48,9 +49,11 @@ def brackets(
         *guesses.values(),
         *(e for b in predicted.values() for e in (b.low, b.high)),
         *(e for r in rows for e in spread(measured[r])),
+        *(middle(others[r]) for others in recorded for r in rows if r in others),
     ]
     named: set[str] = set()
     orange, parts, inside = KINDS["predicted"].color, [], 0
+    told_there: list[str] = []
     for y, row in enumerate(rows):
         bracket, value = predicted[row], measured[row]
         told = "" if "bracket" in named else "predicted bracket"
@@ -70,6 +73,14 @@ def brackets(
         ax.errorbar([at], [y], xerr=[[at - low], [high - at]], label=None if words in named else words, **style)
         named.add(words)
         ax.annotate(number(at), (at, y), (0, -15), textcoords="offset points", ha="center", fontsize=9)
+        for others in recorded:
+            if row in others:
+                there, theirs = middle(others[row]), provenance_words(others[row])
+                style = {**KINDS["recorded"].style(), "linestyle": "none"}
+                ax.plot([there], [y], label=None if theirs in named else theirs, **style)
+                ax.annotate(number(there), (there, y), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+                named.add(theirs)
+                told_there.append(f"{row} {number(there)}, {theirs}")
         inside += bracket.outside(at) == 0
         guessed = f", guessed {number(guesses[row])}" if row in guesses else ""
         parts.append(f"{row}: {number(at)}, predicted {number(bracket.low)} to {number(bracket.high)}{guessed}")
@@ -84,7 +95,7 @@ def brackets(
         if isinstance(v, Samples) and v.provenance.kind == "published"
     ]
     return Figure(
-        mpl, sentence("times as fast as in float32; " + "; ".join(parts)) + " No guess was made." * open_guess, sources
+        mpl, sentence("times as fast as in float32; " + "; ".join(parts + told_there)) + " No guess was made." * open_guess, sources
     )
 
 

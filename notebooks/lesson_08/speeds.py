@@ -4,12 +4,12 @@ machine."""
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published
+from course_utils import Provenance, Run, Samples, claim, figures, launch, more_checks, published, recorded
 from course_utils.for_lessons import Figure, as_number, bet, figure_first, say, say_disturbed
 
 HERE = Path(__file__).resolve().parents[1] / "programs"
@@ -188,3 +188,18 @@ def show_here() -> Figure:
         costs = " It converts, and that costs more than it saves." * (times < 1 and not why)
         say(f"Your {on} shows no instructions for {name}.{costs}")
     return figures.bars({"float32": full, f"autocast to {name}": mixed}, title=title)
+
+
+def recorded_speedups() -> list[dict[str, Samples]]:
+    """How many times as fast a step of each model became in 16 bits, on each machine where somebody recorded it."""
+    return [
+        {model: _speedup(run, model) for model in dict.fromkeys(run.values("model"))}
+        for run in recorded.runs("08_speed")
+    ]
+
+
+def _speedup(run: Run, model: str) -> Samples:
+    half = next(dtype for dtype in run.values("dtype") if dtype != "float32")
+    pairs = zip(*(run.values("step_s", model=model, dtype=dtype) for dtype in ("float32", half)), strict=True)
+    gpu = run.provenance.machine.rpartition(" x ")[2]  # the step knows no more of the machine
+    return Samples([before / after for before, after in pairs], "ratio", replace(run.provenance, machine=gpu))
