@@ -199,6 +199,17 @@ def test_settings_that_torch_refuses(asked: str, wrong: str, monkeypatch: pytest
         Memory(1 << 40).take(1, "weights")
 
 
+def test_what_is_equally_much_is_told_in_one_order() -> None:
+    """Of weights and DDP's buckets, say, whose chunks lie in a set."""
+    told = set()
+    for _ in range(50):
+        memory = Memory(80 << 30)
+        kept = [memory.take(28 << 30, kind) for kind in random.sample(["buckets", "weights"], 2)]
+        told.add(memory.breakdown().partition(". ")[0])
+        del kept
+    assert told == {"weights 28.00 GiB, buckets 28.00 GiB"}
+
+
 def test_settings_that_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In any order, with spaces, and beside lists of settings that aren't modelled, which are named."""
     for asked, found in (

@@ -162,7 +162,8 @@ class Memory:
 
     def breakdown(self) -> str:
         """The kinds of what is live, and what would help."""
-        kinds = sorted(self.by_kind.items(), key=lambda item: -round(item[1] / 2**30, 2))  # as they're shown
+        order = [*HELP]  # of what is shown as equally much
+        kinds = sorted(self.by_kind.items(), key=lambda item: (-round(item[1] / 2**30, 2), order.index(item[0])))
         listed = ", ".join(f"{kind} {nbytes / 2**30:.2f} GiB" for kind, nbytes in kinds)
         return f"{listed or 'nothing'}. {HELP[kinds[0][0]] if kinds else HELP['activations']}"
 
