@@ -202,9 +202,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def write_outcomes(terminalreporter: Any, file: Path) -> None:
     """Counts, and for each failed test what it said."""
     reports = terminalreporter.getreports("failed") + terminalreporter.getreports("error")
-    failed = {report.nodeid: f"{report.longreprtext}\n{report.capstdout}\n{report.capstderr}" for report in reports}
+    failed = {
+        _without_group(report.nodeid): f"{report.longreprtext}\n{report.capstdout}\n{report.capstderr}"
+        for report in reports
+    }
     counts = {name: len(terminalreporter.stats.get(name, [])) for name in ("passed", "skipped")}
     file.write_text(json.dumps({**counts, "failed": failed}))
+
+
+def _without_group(nodeid: str) -> str:
+    """The name by which a test can be run alone: xdist puts `@group` behind that of a grouped one."""
+    name, _, group = nodeid.rpartition("@")
+    return name if "::" in name and "]" not in group and "::" not in group else nodeid
 
 
 @pytest.hookimpl(wrapper=True)

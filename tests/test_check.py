@@ -42,7 +42,8 @@ HERE = Path(__file__).resolve().parent
 RIGHT = sorted(HERE.glob("right_answers/*/*.py"))
 WRONG = load()
 LESSONS = sorted(path.stem[-2:] for path in FOLDER.glob("lesson_??"))
-AT_EVERY_CHANGE = 4  # wrong answers of each exercise; the others run in `make test-lesson` and `make test-all`
+# Of each exercise, besides its solution; the others run in `make test-lesson` and `make test-all`.
+AT_EVERY_CHANGE = {"right": 2, "wrong": 4}
 judging = checks("judging")
 HANDED_OUT = checks("lesson_04.judge").HANDED_OUT
 COLD = ("02.4", "04.2", "05.2", "06.3", "07.1", "07.4b", "09.2", "10.1")  # start ranks in every way that there is
@@ -56,7 +57,13 @@ def exercise(path: Path) -> str:
 
 
 def right_answers() -> list[ParameterSet]:
-    return [pytest.param(path, id=f"{path.parent.name}-{path.stem}", marks=slow(exercise(path))) for path in RIGHT]
+    places = {path: sum(exercise(p) == exercise(path) for p in RIGHT[:i]) for i, path in enumerate(RIGHT)}
+    return [
+        pytest.param(
+            path, id=f"{path.parent.name}-{path.stem}", marks=slow(exercise(path), place >= AT_EVERY_CHANGE["right"])
+        )
+        for path, place in places.items()
+    ]
 
 
 def has_nameless_files() -> bool:
@@ -76,7 +83,7 @@ def wrong_answers() -> list[ParameterSet]:
     params = []
     for wrong in WRONG:
         later = (wrong.exercise, wrong.symptom) in seen or wrong.symptom in waits
-        later = later or sum(exercise == wrong.exercise for exercise, _ in seen) >= AT_EVERY_CHANGE
+        later = later or sum(exercise == wrong.exercise for exercise, _ in seen) >= AT_EVERY_CHANGE["wrong"]
         params.append(pytest.param(wrong, id=wrong.id, marks=slow(wrong.exercise, later)))
         if not later:
             seen.add((wrong.exercise, wrong.symptom))

@@ -329,6 +329,21 @@ def test_changes_of_the_environment_take_effect(kernel: Kernel, tmp_path: Path) 
     )
 
 
+def test_the_compiler_is_switched_off_and_on_without_a_new_python(kernel: Kernel, tmp_path: Path) -> None:
+    """Dynamo reads it as it's imported, which the warm server has done."""
+    script = tmp_path / "compiles.py"
+    script.write_text(
+        "import torch\nfrom course_utils.rank import report\nseen = []\n"
+        "def backend(graph, inputs):\n    seen.append(1)\n    return graph.forward\n"
+        "y = torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))\n"
+        "report(compiled=len(seen), y=y.item())\n"
+    )
+    for off, compiled in (("'1'", 0), ("'0'", 1), ("'1'", 0), ("None", 1)):
+        got = kernel.run(f"run = launch({str(script)!r}, 1, env={{'TORCH_COMPILE_DISABLE': {off}}})")
+        assert got.error is None, got.error
+        assert kernel.ask("(run.value('compiled'), run.value('y'), run.engine)") == (compiled, 2, "warm"), off
+
+
 def test_temporary_files_go_where_the_notebook_says(kernel: Kernel, tmp_path: Path) -> None:
     script = (
         "import os\nfrom course_utils.rank import report\nreport(tmp=os.environ['TMPDIR'])\n"

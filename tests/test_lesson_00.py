@@ -564,7 +564,7 @@ def test_the_text_of_the_map_is_not_cut_off_and_no_line_covers_another(count: in
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_file_to_take_home_times_a_training_on_one_rank_and_on_two(ranks: int, tmp_path: Path) -> None:
     """Under torchrun. On one rank it also says what Amdahl expects, and that follows from the times it prints."""
     answer = torchrun(lesson_00.TAKE_HOME, "--steps", "5", "--batch-size", "64", ranks=ranks, cwd=tmp_path)

@@ -576,7 +576,7 @@ def test_what_inference_and_training_leave_of_sixteen_products(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_file_to_take_home_says_whether_it_pays(ranks: int, tmp_path: Path) -> None:
     """Under torchrun, with a backend that needs no C++ compiler."""
     args = ["--steps", "8", "--batch-size", "64", "--backend", "aot_eager"]

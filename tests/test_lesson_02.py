@@ -448,7 +448,7 @@ def test_what_was_published_is_predicted_where_it_is_said_to_be_and_the_rule_is_
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize(("ranks", "workers"), [pytest.param(1, 0, marks=pytest.mark.slow), (2, 1)])
 def test_the_file_to_take_home_trains_and_says_what_loading_costs(ranks: int, workers: int, tmp_path: Path) -> None:
     args = ["--epochs", "2", "--samples", "640", "--workers", str(workers)]
     answer = torchrun(lesson_02.TAKE_HOME, *args, ranks=ranks, cwd=tmp_path)

@@ -503,7 +503,7 @@ def test_ranks_of_the_file_to_take_home_begin_with_the_weights_of_rank_0(tmp_pat
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_file_to_take_home_learns_with_few_meetings(ranks: int, tmp_path: Path) -> None:
     answer = torchrun(lesson_07.TAKE_HOME, ranks=ranks, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr

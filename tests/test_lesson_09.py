@@ -377,7 +377,7 @@ def test_a_job_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.timeout(250)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_file_to_take_home_goes_on_to_the_last_bit(ranks: int, tmp_path: Path) -> None:
     """Stopped by the file and started again: the same fingerprint; two checkpoints are kept."""
 

@@ -29,6 +29,18 @@ def test_wobbles(n):
     print("the second time")
 """
 BROKEN = "import pytest\n@pytest.mark.parametrize('n', range({0}))\ndef test_broken(n): assert False, 'always'\n"
+GROUPED = """
+import os, time, pathlib, pytest
+@pytest.mark.parametrize("n", range(12))
+@pytest.mark.xdist_group("one")
+def test_grouped(n):
+    time.sleep(0.05)
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        pathlib.Path(__file__).with_name(worker).touch()
+        assert n != 7, "the first time"
+@pytest.mark.parametrize("n", range(12))
+def test_others(n): time.sleep(0.05)
+"""
 SPOILT = """
 import pathlib
 state = []
@@ -86,6 +98,16 @@ def test_what_passes_alone_is_green_and_named_with_both_outputs(run: Runner, tmp
         assert words in told, told
     kept = [json.loads(line) for line in (tmp_path / "artifacts" / "wobbled.jsonl").read_text().splitlines()]
     assert len(kept) == 2 and all(one["first"] and one["second"] and one["load"] >= 0 for one in kept)
+
+
+def test_a_group_stays_with_one_worker(
+    runner: Any, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that one site, or one warm server, does for all of its tests. And who fails there is run again by its name."""
+    monkeypatch.setattr(runner, "phases", lambda everything: [("not slow", "2")])
+    code, said = run(GROUPED)
+    assert code == 0 and "24 passed, 0 failed" in said and "test_grouped[7]: failed among others" in said, said
+    assert len([*(tmp_path / "tests").glob("gw*")]) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ FROZEN_PREFIXES = (
 # `import torch` alone doesn't read these: the compiler does when it's imported. A plain program imports it later, and
 # the warm server has imported it already.
 COMPILER_PREFIXES = ("TORCHDYNAMO", "TORCHINDUCTOR", "TORCH_COMPILE", "TORCH_DYNAMO", "CXX", "AOT", "INDUCTOR_")
-RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG")  # these we can set again after a fork
+RENEWED = ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_COMPILE_DISABLE")  # we can set these after a fork
 READ_LATE = ("TORCHINDUCTOR_CACHE_DIR", "TORCH_DIST_INIT_BARRIER")  # torch looks each time that it needs them
 
 

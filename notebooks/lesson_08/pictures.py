@@ -95,7 +95,9 @@ def brackets(
         if isinstance(v, Samples) and v.provenance.kind == "published"
     ]
     return Figure(
-        mpl, sentence("times as fast as in float32; " + "; ".join(parts + told_there)) + " No guess was made." * open_guess, sources
+        mpl,
+        sentence("times as fast as in float32; " + "; ".join(parts + told_there)) + " No guess was made." * open_guess,
+        sources,
     )
 
 

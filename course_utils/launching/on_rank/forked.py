@@ -30,3 +30,5 @@ def renew() -> None:
     if threads.isdigit() and int(threads):
         torch.set_num_threads(int(threads))
     dist.set_debug_level_from_env()
+    if dynamo := sys.modules.get("torch._dynamo"):  # else it reads this itself
+        dynamo.config.disable = os.environ.get("TORCH_COMPILE_DISABLE", "0") == "1"
