@@ -274,6 +274,9 @@ def test_what_a_compiled_program_changes_in_place_is_read_and_written_once(tmp_p
     once = {"thrice": 12, "rounds": 6, "there_and_back": 8, "makes": 8, "adam": 28}
     for name, nbytes in once.items():
         assert found[name] == pytest.approx(nbytes, rel=0.05), name
+    off = {"TORCH_COMPILE_DISABLE": "1"}
+    (found,) = launch(tmp_path / "in_place.py", 1, cluster="1xA100", quiet=True, env=off).ranks[0].records
+    assert found["thrice"] == pytest.approx(28, rel=0.05), "each operator reads and writes"
 
 
 PADDED = """

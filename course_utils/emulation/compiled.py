@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -227,6 +228,8 @@ class Fusion:
 
     def call(self, call: Any, graphed: bool, args: Any, kwargs: Any) -> Any:
         """Call something compiled."""
+        if _switched_off():
+            return call(*args, **kwargs)
         with self.region(graphed):
             out = call(*args, **kwargs)
             self.leave(out)
@@ -294,6 +297,11 @@ class Compiled(nn.Module):
         super().__setattr__(name, value) if own else setattr(self._orig_mod, name, value)
 
 
+def _switched_off() -> bool:
+    """As torch does it: what `torch.compile` returns stays what it is, and compiles nothing."""
+    return os.environ.get("TORCH_COMPILE_DISABLE") == "1"
+
+
 def install(fusion: Fusion) -> None:
     Compiled.fusion = fusion
 
@@ -316,11 +324,12 @@ def install(fusion: Fusion) -> None:
         found = attention.compiled(model)
         if found is not model:  # FlexAttention
             return found
-        say(
-            "compile",
-            "torch.compile: operators that it would fuse take the time of fused kernels, by a rule. Nothing is"
-            " compiled, so that takes no time here, and nothing breaks a graph",
-        )
+        if not _switched_off():
+            say(
+                "compile",
+                "torch.compile: operators that it would fuse take the time of fused kernels, by a rule. Nothing is"
+                " compiled, so that takes no time here, and nothing breaks a graph",
+            )
         if not isinstance(model, nn.Module):
             return around(model, mode)
         return model if isinstance(model, Compiled) else Compiled(model, mode in GRAPHED)
