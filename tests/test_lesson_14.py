@@ -11,6 +11,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 from conftest import ROOT
 
 from course_utils import LaunchError
@@ -121,6 +122,21 @@ def test_the_speed_of_light_is_what_the_page_says() -> None:
 
 def test_at_least_twenty_cheats_are_tried() -> None:
     assert len(CHEATS) >= 20 and {row["where"] for row in CHEATS.values()} == {"rules", "toy", "clock"}
+
+
+def test_no_part_of_the_check_has_the_loss_of_all(tmp_path: Path) -> None:
+    """Else a program that checks some of its sequences passes by chance."""
+    assert toy._a_part_would_do([1.0, 5.0] * 6), "the first two would do"
+    assert toy._a_part_would_do([float(i) for i in [0, 1, 2, 5, 3, 4, 6, 7, 12, 20, 0, 0]]), "every twelfth, the fourth"
+    assert not toy._a_part_would_do([2.0**i for i in range(12)])
+    toy._deal(tmp_path, tmp_path)
+    reference = toy._reference()
+    model = reference.GPT(*toy.TOY.values())
+    model.load_state_dict(torch.load(tmp_path / "start.pt")["model"])
+    _, check = torch.load(tmp_path / "data.pt")
+    whole = reference.loss_of(model, check).item()
+    for part in (check[:1], check[:6], check[6:], check[::2], check[1::2], check[::4]):
+        assert abs(reference.loss_of(model, part).item() - whole) > 2 * toy.LOSS_OFF
 
 
 IN_THE_GATE = ("half_of_the_batch", "rank_0_takes_fewer")
