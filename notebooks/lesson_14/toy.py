@@ -93,7 +93,7 @@ def _sequences(n: int, repeating: int = 0) -> torch.Tensor:
 
 
 def _a_part_would_do(losses: Sequence[float]) -> bool:
-    """Whether the first few, or every second or third, have nearly the mean loss of all: a check of these would pass."""
+    """Whether the first few, or every second or third, have nearly the mean loss of all, so a check of them passes."""
     parts = [losses[first::every] for every in (2, 3, 4, 6, 12) for first in range(every)]
     parts += [losses[:n] for n in range(1, len(losses))]
     return min(abs(fmean(part) - fmean(losses)) for part in parts) < 3 * LOSS_OFF
