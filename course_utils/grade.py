@@ -47,6 +47,7 @@ _DIFFICULTY = re.compile(r"\*\*Difficulty:\*\* (?:(\d) of 5|(\d) to (\d) of 5)")
 KEPT = ".grades.jsonl"
 MARK = "COURSE_GRADING"  # in the environment of all that an answer starts
 LOOK_S = 0.2  # between two looks at what an answer uses
+END_S = 10  # at most, until all that it started is gone
 MOST_BYTES_WRITTEN = 1 << 30  # of one file
 SHOWN = 300  # characters of what a student would see
 OUTCOMES = ("solved", "not solved", "not done", "missing", "stopped", "not judged")
@@ -303,14 +304,13 @@ def _memory(pid: int) -> float:
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """End all that an answer has started. It may start more meanwhile, so look again until there's nobody."""
-    for _ in range(50):
-        members = list(_members(mark))
+    """End all that an answer has started. It may start more meanwhile, and a busy machine takes its time with many, so
+    look again until there's nobody."""
+    began = time.monotonic()
+    while (members := list(_members(mark))) and time.monotonic() - began < END_S:
         for pid in members:
             with suppress(OSError):
                 os.kill(int(pid), signal.SIGKILL)
-        if not members:
-            break
         time.sleep(0.02)
     with suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
