@@ -35,8 +35,10 @@ import os, time, pathlib, pytest
 @pytest.mark.xdist_group("one")
 def test_grouped(n):
     time.sleep(0.05)
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        pathlib.Path(__file__).with_name(worker).touch()
+    seen = pathlib.Path(__file__).with_name(f"seen-{n}")
+    if not seen.exists():
+        seen.touch()
+        pathlib.Path(__file__).with_name(os.environ["PYTEST_XDIST_WORKER"]).touch()
         assert n != 7, "the first time"
 @pytest.mark.parametrize("n", range(12))
 def test_others(n): time.sleep(0.05)
